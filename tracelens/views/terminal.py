@@ -1,0 +1,376 @@
+"""Tables, sentences and notices for a terminal, plain when piped.
+
+    screen = Screen(sys.stdout)
+    screen.sentences(result.sentences)
+    screen.table(frame, schema, title="...", columns=(...), optional=(...), group="rank", total=(...))
+    notices(result.notices, sys.stderr)
+
+A table is laid out here rather than by a library, because what has to give when it does not fit is the table's own
+affair: long text is shortened in the middle, then optional columns go, one by one, and a line says which. Numbers
+are right-aligned in one unit per column, and the head names the unit. Null is `-`.
+
+On a terminal there are colours (unless `NO_COLOR` is set) and bars. Elsewhere the output is unstyled, drawn with
+ASCII alone, and 100 columns wide unless `COLUMNS` says otherwise. `rich` is imported only when there is colour to
+draw: `--help` and pipes never pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+import polars as pl
+
+from tracelens.frames import Notice, Schema
+from tracelens.views.records import cells
+from tracelens.views.text import encodable, shorten_middle, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPED_WIDTH = 100
+_GAP = 2
+_COMFORTABLE_TEXT = 36
+_LEAST_TEXT = 14
+_BAR_WIDTHS = (20, 12, 8)
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass
+class _Field:
+    """One column as it will be drawn."""
+
+    name: str
+    words: list[str]
+    unit: str
+    texts: list[str]
+    numeric: bool
+    width: int = 0
+    style: str = ""
+
+    def natural(self) -> int:
+        """The width that shows every cell whole; the head may wrap between words."""
+        head = max((len(word) for word in [*self.words, self.unit]), default=0)
+        return max([head, *(_wide(text) for text in self.texts)])
+
+    def head(self, width: int) -> list[str]:
+        """The head's lines: words filled greedily into `width`, then the unit."""
+        lines: list[str] = []
+        for word in self.words:
+            if lines and len(lines[-1]) + 1 + len(word) <= width:
+                lines[-1] += f" {word}"
+            else:
+                lines.append(word)
+        if self.unit:
+            if lines and len(lines) == 1 and len(lines[0]) + 1 + len(self.unit) <= width:
+                lines[0] += f" {self.unit}"
+            else:
+                lines.append(self.unit)
+        return lines
+
+
+class Screen:
+    """Where a command's answer is drawn.
+
+    Args:
+        stream: usually stdout.
+        width: columns; by default the terminal's, or 100 where there is none.
+        attached: whether a person looks on; by default whether the stream is a terminal.
+    """
+
+    def __init__(self, stream: TextIO, *, width: int | None = None, attached: bool | None = None) -> None:
+        """Draw on `stream`; nothing is written yet."""
+        self.stream = stream
+        self.attached = stream.isatty() if attached is None else attached
+        self.colour = self.attached and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        self.width = width or shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
+        encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+        self.blocks = self.attached and encoding.startswith("utf")
+        self._console: Console | None = None
+        self._empty = True
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line, as it is: nothing wraps, nothing is markup; control characters become visible."""
+        self._spans([(text, style)])
+
+    def sentences(self, sentences: Iterable[str]) -> None:
+        """The answer in words, each wrapped to the width; a blank line after the last."""
+        import textwrap
+
+        written = False
+        for position, sentence in enumerate(sentences):
+            lines = textwrap.wrap(visible(sentence), max(self.width, 30), break_on_hyphens=False) or [""]
+            for text in lines:
+                self.line(text, "bold" if position == 0 else "")
+            written = True
+        if written:
+            self.line()
+
+    def table(
+        self,
+        frame: pl.DataFrame,
+        schema: Schema | None = None,
+        *,
+        title: str = "",
+        columns: Sequence[str] | None = None,
+        optional: Sequence[str] = (),
+        group: str | None = None,
+        total: Sequence[str] = (),
+        bar: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        quiet: tuple[str, str] | None = None,
+    ) -> None:
+        """Draw one table.
+
+        Args:
+            frame: the rows, in the order to be shown.
+            schema: gives units where a column's name does not.
+            title: a line above it.
+            columns: which columns, in which order; by default all.
+            optional: columns that may be left out where the width is short, the first one first.
+            group: a column whose repeated values are shown once, a blank line between groups.
+            total: columns that a closing row `total` sums (one per group); the other cells of it stay empty.
+            bar: a share column (0 to 1) to draw as bars on a terminal.
+            labels: other words for a column's head.
+            limit: at most this many rows; how many more there are is said.
+            quiet: (column, value): rows with that text are dimmed.
+        """
+        if title:
+            self.line(title, "bold")
+        shown = frame.select(columns) if columns is not None else frame
+        hidden = 0
+        if limit is not None and shown.height > limit:
+            hidden = shown.height - limit
+            shown = shown.head(limit)
+        if shown.is_empty():
+            self.line("(no rows)", "dim")
+            self.line()
+            return
+        bars = shown[bar].to_list() if bar and self.attached else []
+        keys = frame.head(shown.height)[group].to_list() if group else []
+        blocks = _blocks(keys, shown.height)
+        shown, kinds = _with_totals(shown, blocks, [name for name in total if name in shown.columns], group)
+        if bars:
+            bars = _spread(bars, kinds)
+        fields = _fields(shown, schema, labels or {}, kinds, group)
+        dropped = self._fit(fields, optional, bool(bars))
+        self._draw(fields, kinds, bars, quiet, shown)
+        if dropped:
+            self.line(f"({', '.join(dropped)}: no room in {self.width} columns)", "dim")
+        if hidden:
+            self.line(f"({hidden:,} more rows)", "dim")
+        self.line()
+
+    def _fit(self, fields: list[_Field], optional: Sequence[str], bars: bool) -> list[str]:
+        """Set every field's width so that a line fits; drops optional fields, and says which."""
+        for field in fields:
+            field.width = field.natural()
+        dropped: list[str] = []
+        droppable = [name for name in optional if any(field.name == name for field in fields)]
+        while True:
+            room = self.width - (_BAR_WIDTHS[-1] + _GAP if bars else 0)
+            if _shrink(fields, room, _COMFORTABLE_TEXT):
+                break
+            if not droppable:
+                _shrink(fields, room, _LEAST_TEXT)
+                break
+            name = droppable.pop(0)
+            dropped.append(name)
+            fields[:] = [field for field in fields if field.name != name]
+            for field in fields:
+                field.width = field.natural()
+        return dropped
+
+    def _draw(
+        self,
+        fields: list[_Field],
+        kinds: list[str],
+        bars: list[float | None],
+        quiet: tuple[str, str] | None,
+        shown: pl.DataFrame,
+    ) -> None:
+        heads = [field.head(field.width) for field in fields]
+        height = max(len(head) for head in heads)
+        for row in range(height):
+            parts = []
+            for field, head in zip(fields, heads, strict=True):
+                text = head[row - (height - len(head))] if row >= height - len(head) else ""
+                parts.append(_pad(text, field.width, field.numeric))
+            self._spans([((" " * _GAP).join(parts).rstrip(), "bold cyan")])
+        rule = "─" if self.blocks else "-"
+        self._spans([((" " * _GAP).join(rule * field.width for field in fields), "dim")])
+        used = sum(field.width for field in fields) + _GAP * len(fields)
+        size = next((width for width in _BAR_WIDTHS if used + width <= self.width), _BAR_WIDTHS[-1])
+        scale = max([value for value in bars if value is not None and value == value], default=0.0)
+        quiet_rows = shown[quiet[0]].to_list() if quiet and quiet[0] in shown.columns else []
+        for index, kind in enumerate(kinds):
+            if kind == "blank":
+                self.line()
+                continue
+            ellipsis = "…" if self.blocks else "..."
+            style = "bold" if kind == "total" else ""
+            if quiet and quiet_rows and quiet_rows[index] == quiet[1]:
+                style = "dim"
+            parts = [
+                _pad(shorten_middle(field.texts[index], field.width, ellipsis), field.width, field.numeric)
+                for field in fields
+            ]
+            spans = [((" " * _GAP).join(parts).rstrip() if not bars else (" " * _GAP).join(parts), style)]
+            if bars and bars[index] is not None:
+                drawn = _bar(bars[index] or 0.0, scale, size, self.blocks)
+                spans.append((" " * _GAP + drawn, "dim" if style == "dim" else "cyan"))
+            self._spans(spans)
+
+    def _spans(self, spans: list[tuple[str, str]]) -> None:
+        encoding = getattr(self.stream, "encoding", None)
+        safe = [(encodable(visible(text), encoding), style) for text, style in spans]
+        if not self.colour:
+            self.stream.write("".join(text for text, _ in safe).rstrip() + "\n")
+            return
+        from rich.console import Console
+        from rich.text import Text
+
+        if self._console is None:
+            self._console = Console(
+                file=self.stream, force_terminal=True, width=10_000, markup=False, highlight=False, emoji=False
+            )
+        line = Text()
+        for text, style in safe:
+            line.append(text, style=style or None)
+        self._console.print(line, soft_wrap=True)
+
+
+def notices(items: Iterable[Notice], stream: TextIO) -> None:
+    """Write notices, warnings first: `warning: what was seen (12)` and its hint, indented, below."""
+    screen = Screen(stream)
+    for notice in sorted(items, key=lambda notice: notice.severity != "warning"):
+        count = "" if notice.count is None else f" ({notice.count:,})"
+        style = "yellow" if notice.severity == "warning" else "dim"
+        label = "warning" if notice.severity == "warning" else "note"
+        screen._spans([(f"{label}: ", f"bold {style}"), (notice.message + count, "")])
+        if notice.hint:
+            screen._spans([(f"  {notice.hint}", "dim")])
+
+
+def _wide(text: str) -> int:
+    """The cells that `text` takes: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    space = " " * max(0, width - _wide(text))
+    return space + text if right else text + space
+
+
+def _bar(value: float, scale: float, width: int, blocks: bool) -> str:
+    if scale <= 0 or value <= 0:
+        return ""
+    cells_filled = value / scale * width
+    if not blocks:
+        return "#" * max(1, round(cells_filled))
+    eighths = max(1, round(cells_filled * 8))
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _blocks(keys: list[object], height: int) -> list[range]:
+    """The row ranges of equal consecutive keys; one range without keys."""
+    if not keys:
+        return [range(height)]
+    starts = [index for index in range(height) if index == 0 or keys[index] != keys[index - 1]]
+    return [range(start, end) for start, end in zip(starts, [*starts[1:], height], strict=True)]
+
+
+def _with_totals(
+    frame: pl.DataFrame, blocks: list[range], total: Sequence[str], group: str | None
+) -> tuple[pl.DataFrame, list[str]]:
+    """`frame` with a total row after each block and a blank row between blocks; and what each row is."""
+    pieces: list[pl.DataFrame] = []
+    kinds: list[str] = []
+    spread = len(blocks) > 1 and any(len(block) > 1 for block in blocks)
+    empty = pl.DataFrame({name: [None] for name in frame.columns}, schema=frame.schema)
+    for position, block in enumerate(blocks):
+        if position and spread:
+            pieces.append(empty)
+            kinds.append("blank")
+        rows = frame.slice(block.start, len(block))
+        pieces.append(rows)
+        kinds.extend(["row"] * len(block))
+        if total:
+            sums = {name: rows[name].sum() if name in total else None for name in frame.columns}
+            if group in frame.columns:
+                sums[str(group)] = rows[str(group)][0]
+            pieces.append(pl.DataFrame({name: [value] for name, value in sums.items()}, schema=frame.schema))
+            kinds.append("total")
+    return pl.concat(pieces), kinds
+
+
+def _spread(values: list[float | None], kinds: list[str]) -> list[float | None]:
+    iterator: Iterator[float | None] = iter(values)
+    return [next(iterator) if kind == "row" else None for kind in kinds]
+
+
+def _fields(
+    frame: pl.DataFrame,
+    schema: Schema | None,
+    labels: Mapping[str, str],
+    kinds: list[str],
+    group: str | None,
+) -> list[_Field]:
+    fields = []
+    for (bare, texts, unit, numeric), name in zip(cells(frame, schema), frame.columns, strict=True):
+        words = labels.get(name, bare.removesuffix("_count") + ("s" if bare.endswith("_count") else "")).split()
+        if name not in labels:
+            words = [word for part in words for word in part.split("_") if word]
+        shown = ["" if kind == "blank" else text for kind, text in zip(kinds, texts, strict=True)]
+        fields.append(_Field(name, words, unit, shown, numeric))
+    if group is not None:
+        for field in fields:
+            if field.name == group:
+                previous = None
+                for index, text in enumerate(field.texts):
+                    if kinds[index] == "blank":
+                        previous = None
+                    elif text == previous:
+                        field.texts[index] = ""
+                    else:
+                        previous = text
+    _name_totals(fields, kinds, group)
+    return fields
+
+
+def _name_totals(fields: list[_Field], kinds: list[str], group: str | None) -> None:
+    """Write `total` into the first text cell of each total row, and clear the cells that sum nothing."""
+    place = next((field for field in fields if not field.numeric and field.name != group), None)
+    for index, kind in enumerate(kinds):
+        if kind != "total":
+            continue
+        for field in fields:
+            if field.texts[index] == "-":
+                field.texts[index] = ""
+        if place is not None:
+            place.texts[index] = "total"
+
+
+def _shrink(fields: list[_Field], room: int, least: int) -> bool:
+    """Narrow text fields, widest first, until a line fits in `room`; whether it does."""
+    while True:
+        excess = sum(field.width for field in fields) + _GAP * (len(fields) - 1) - room
+        if excess <= 0:
+            return True
+        wide = [field for field in fields if not field.numeric and field.width > max(least, _head_width(field))]
+        if not wide:
+            return False
+        widest = max(wide, key=lambda field: field.width)
+        widest.width = max(least, _head_width(widest), widest.width - excess)
+
+
+def _head_width(field: _Field) -> int:
+    return max((len(word) for word in [*field.words, field.unit]), default=0)
