@@ -1,0 +1,302 @@
+"""Bucket maps: the engines' JSON format, read strictly, and the classification of kernel names.
+
+The format is `{engine: {model: {regex: bucket}}}`. The order of the rules is kept; a name belongs to the first rule
+whose regex `search`es it, in the syntax of the `regex` package, which contains that of Python's `re`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from tracelens.errors import RuleError
+from tracelens.ruleset.shelf import read_text, rules_folder
+
+UNMATCHED_BUCKET = "misc"
+"""The bucket of a name that no rule takes, in a map without a catch-all."""
+
+SEARCH_LIMIT_S = 1.0
+"""The longest that one pattern may search one name."""
+
+PATTERN_LIMIT_S = 10.0
+"""The longest that one pattern may search all names of a call."""
+
+DEFAULT_MAP = "default"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a map.
+
+    Attributes:
+        position: 0 for the first rule of its map.
+        pattern: a regex, `search`ed in the demangled name.
+        bucket: where names that it takes are counted.
+        line: its line in the file, from 1.
+    """
+
+    position: int
+    pattern: str
+    bucket: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """One map: ordered rules, first match wins.
+
+    Attributes:
+        name: a shipped name (`default`, `vllm/llama`) or the file as typed, with `engine/model` after a colon.
+        engine, model: the keys that the rules stand under in the file.
+        sha256: of the file's bytes.
+        rules: in file order.
+    """
+
+    name: str
+    engine: str
+    model: str
+    sha256: str
+    rules: tuple[Rule, ...]
+
+    @property
+    def catch_all(self) -> int | None:
+        """Position of the rule that takes everything, if the map has one."""
+        for rule in self.rules:
+            if rule.pattern in (".*", "", ".", ".+", "^", "^.*", "^.*$", ".*$"):
+                return rule.position
+        return None
+
+    @property
+    def buckets(self) -> list[str]:
+        """Every bucket once, in the order of the rules."""
+        return list(dict.fromkeys(rule.bucket for rule in self.rules))
+
+    @cached_property
+    def compiled(self) -> tuple[Any, ...]:
+        """The patterns, compiled, in order.
+
+        Raises:
+            RuleError: a pattern is not a regex; names it and its line.
+        """
+        return tuple(compile_pattern(rule, self.name) for rule in self.rules)
+
+    def classify(self, names: Sequence[str]) -> list[int | None]:
+        """Position of the first rule that takes each name; null where none does.
+
+        Raises:
+            RuleError: a pattern is not a regex, or takes longer than its limit on some name.
+        """
+        taken: list[int | None] = [None] * len(names)
+        left: Iterable[int] = range(len(names))
+        for rule, pattern in zip(self.rules, self.compiled, strict=True):
+            search = pattern.search
+            deadline = time.perf_counter() + PATTERN_LIMIT_S
+            missed: list[int] = []
+            for index in left:
+                try:
+                    found = search(names[index], timeout=SEARCH_LIMIT_S)
+                except TimeoutError as error:
+                    raise self._too_slow(rule, names[index]) from error
+                if found is not None:
+                    taken[index] = rule.position
+                else:
+                    missed.append(index)
+                    if not len(missed) & 63 and time.perf_counter() > deadline:
+                        raise self._too_slow(rule, names[index])
+            left = missed
+            if not missed:
+                break
+        return taken
+
+    def bucket(self, position: int | None) -> str:
+        """The bucket of a rule by position, as `classify` gives it."""
+        return UNMATCHED_BUCKET if position is None else self.rules[position].bucket
+
+    def _too_slow(self, rule: Rule, name: str) -> RuleError:
+        return RuleError(
+            f"pattern {shorten(rule.pattern)!r} (rule {rule.position + 1} of map {self.name}) "
+            f"takes too long on kernel {shorten(name)!r}",
+            "nested repeats such as `(a+)+` explode; simplify the pattern, `tracelens rules check` finds the others",
+        )
+
+
+def compile_pattern(rule: Rule, map_name: str) -> Any:
+    """The compiled pattern of a rule.
+
+    Raises:
+        RuleError: it is not a regex.
+    """
+    try:
+        return regex.compile(rule.pattern)
+    except (regex.error, OverflowError, RecursionError, ValueError) as error:
+        where = f"rule {rule.position + 1} of map {map_name}" + (f", line {rule.line}" if rule.line else "")
+        raise RuleError(
+            f"pattern {shorten(rule.pattern)!r} ({where}) is not a regex: {error}",
+            "escape a literal ( [ * + ? . with a backslash (two in JSON)",
+        ) from error
+
+
+def shorten(text: str, width: int = 80) -> str:
+    """`text` cut in the middle to `width` characters, for messages."""
+    return text if len(text) <= width else f"{text[: width - 33]}...{text[-30:]}"
+
+
+def parse_map(text: str, shown: str) -> dict[tuple[str, str], tuple[Rule, ...]]:
+    """The maps of a file, keyed by (engine, model), in file order.
+
+    Args:
+        text: JSON, `{engine: {model: {regex: bucket}}}`.
+        shown: how errors name the file.
+
+    Raises:
+        RuleError: not JSON, a key twice, a value of the wrong kind, nothing in it; names the line.
+    """
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RuleError(f"{shown}, line {error.lineno}: not JSON: {error.msg}", _FORMAT_HINT) from error
+    except RecursionError as error:
+        raise RuleError(f"{shown}: nested too deeply for a bucket map", _FORMAT_HINT) from error
+    reader = _Reader(text, shown)
+    maps: dict[tuple[str, str], tuple[Rule, ...]] = {}
+    for engine, _ in reader.members("the file", "an engine", opens=True):
+        for model, _ in reader.members(f"engine {engine!r}", "a model", opens=True):
+            rules: list[Rule] = []
+            for pattern, line in reader.members(f"{engine}/{model}", "a regex", opens=False):
+                bucket = reader.string(f"the bucket of regex {shorten(pattern)!r}")
+                rules.append(Rule(len(rules), pattern, bucket, line))
+            if not rules:
+                raise RuleError(f"{shown}: map {engine}/{model} has no rules", _FORMAT_HINT)
+            maps[engine, model] = tuple(rules)
+    if not maps:
+        raise RuleError(f"{shown} holds no map", _FORMAT_HINT)
+    return maps
+
+
+_FORMAT_HINT = 'a bucket map reads {"engine": {"model": {"regex": "bucket", ...}}}'
+
+
+_DECODER = json.JSONDecoder()
+
+
+class _Reader:
+    """Walks JSON that is known to be well formed, and knows the line that it is at."""
+
+    def __init__(self, text: str, shown: str) -> None:
+        self.text = text
+        self.shown = shown
+        self.at = 0
+
+    def members(self, holder: str, kind: str, *, opens: bool) -> Iterator[tuple[str, int]]:
+        """Keys of the object that starts here, each with its line; the caller reads the value in between."""
+        if self._peek() != "{":
+            raise self._wrong(f"{holder} must be an object")
+        self.at += 1
+        seen: dict[str, int] = {}
+        while self._peek() != "}":
+            line = self._line()
+            key, self.at = _DECODER.raw_decode(self.text, self.at)
+            if key in seen:
+                raise RuleError(
+                    f"{self.shown}, line {line}: {kind} twice in {holder}: {shorten(key)!r}, first in line {seen[key]}",
+                    "JSON would silently keep one of them; join them or remove one",
+                )
+            seen[key] = line
+            self._peek()
+            self.at += 1  # the colon
+            if opens and self._peek() != "{":
+                raise self._wrong(
+                    f"the value of {kind.removeprefix('a ').removeprefix('an ')} {key!r} must be an object"
+                )
+            yield key, line
+            if self._peek() == ",":
+                self.at += 1
+        self.at += 1
+
+    def string(self, what: str) -> str:
+        """The string that starts here; empty ones are refused."""
+        if self._peek() != '"':
+            raise self._wrong(f"{what} must be a string")
+        line = self._line()
+        value: str
+        value, self.at = _DECODER.raw_decode(self.text, self.at)
+        if not value:
+            raise RuleError(f"{self.shown}, line {line}: {what} is empty", _FORMAT_HINT)
+        return value
+
+    def _peek(self) -> str:
+        while self.text[self.at] in " \t\n\r":
+            self.at += 1
+        return self.text[self.at]
+
+    def _line(self) -> int:
+        self._peek()
+        return self.text.count("\n", 0, self.at) + 1
+
+    def _wrong(self, what: str) -> RuleError:
+        return RuleError(
+            f"{self.shown}, line {self._line()}: {what}, found {self.text[self.at : self.at + 12]!r}", _FORMAT_HINT
+        )
+
+
+def shipped_maps() -> Mapping[str, Path]:
+    """Name -> file of every shipped map: `default`, `vllm/llama`, ..., those in circulation too."""
+    folder = rules_folder()
+    found: dict[str, Path] = {}
+    for path in sorted(folder.glob("maps/*.json")) + sorted(folder.glob("circulating/*.json")):
+        for _, model in parse_map(read_text(path), path.name):
+            found[DEFAULT_MAP if path.stem == DEFAULT_MAP else f"{path.stem}/{model}"] = path
+    return {DEFAULT_MAP: found.pop(DEFAULT_MAP), **found} if DEFAULT_MAP in found else found
+
+
+def load_ruleset(rules: str | None = None, engine: str | None = None, model: str | None = None) -> RuleSet:
+    """The map to use.
+
+    Args:
+        rules: a shipped name, or a file in the engines' format; null: the shipped map of `engine` and `model`
+            where both are given, else the default map.
+        engine: which engine's maps of a file; needed only where it holds several.
+        model: which model's; likewise.
+
+    Raises:
+        RuleError: no such map or file, a broken file or pattern, or a choice that is left open (they are listed).
+    """
+    shipped = shipped_maps()
+    if rules is None:
+        rules = f"{engine}/{model}" if engine and model else DEFAULT_MAP
+        if rules not in shipped:
+            raise RuleError(f"no shipped map for {rules}", f"shipped are: {', '.join(shipped)}")
+        return _load(shipped[rules], rules, None, rules.partition("/")[2] or None)
+    if rules in shipped and not Path(rules).is_file():
+        return _load(shipped[rules], rules, None, rules.partition("/")[2] or None)
+    if not Path(rules).is_file() and "." not in Path(rules).name:
+        raise RuleError(f"{rules} is neither a shipped map nor a file", f"shipped are: {', '.join(shipped)}")
+    return _load(Path(rules), None, engine, model)
+
+
+def _load(path: Path, name: str | None, engine: str | None, model: str | None) -> RuleSet:
+    text = read_text(path, name or str(path))
+    maps = parse_map(text, name or str(path))
+    keys = [key for key in maps if engine in (None, key[0]) and model in (None, key[1])]
+    if len(keys) != 1:
+        listed = ", ".join(f"{one}/{other}" for one, other in maps)
+        chosen = "/".join(part or "any" for part in (engine, model))
+        what = f"has no map for {chosen}" if not keys else "holds several maps"
+        raise RuleError(f"{path} {what}: {listed}", "choose one with --engine and --model")
+    ruleset = RuleSet(
+        name=name or f"{path}:{keys[0][0]}/{keys[0][1]}",
+        engine=keys[0][0],
+        model=keys[0][1],
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        rules=maps[keys[0]],
+    )
+    _ = ruleset.compiled  # a pattern that is no regex is refused here, before any trace is read
+    return ruleset
