@@ -97,7 +97,9 @@ class Schema:
         Raises:
             TypeError: they differ; a bug of the analysis.
         """
-        expected = {column.name: pl.DataFrame(schema={column.name: column.dtype}).schema[column.name] for column in self.columns}
+        expected = {
+            column.name: pl.DataFrame(schema={column.name: column.dtype}).schema[column.name] for column in self.columns
+        }
         if dict(frame.schema) != expected or frame.columns != self.names:
             raise TypeError(f"a table of: {self.row}\nexpected {expected}\ngot      {dict(frame.schema)}")
         return frame

@@ -1,0 +1,222 @@
+"""One export, whatever its container: an SQLite file, or the folder of tables that nsys writes as Parquet or Arrow.
+
+A source answers four questions: which tables and columns are there, a few rows of a small table, the text behind
+string ids, and a large table as Arrow batches. It never writes, and it never fetches text that was not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+
+from tracelens.errors import DamagedError, NotAnExportError
+from tracelens.ingest import nsys
+from tracelens.ingest.discover import Found
+from tracelens.ingest.readers import Loader, ReadReport, read_columns, read_text_rows
+from tracelens.ingest.sqlite_file import SqliteFile, open_export, quoted
+
+_IDS_PER_QUERY = 500
+BATCH_ROWS = 131_072
+
+
+class Source(Protocol):
+    """A readable export."""
+
+    shown: str
+
+    def columns(self, table: str) -> dict[str, str]:
+        """Columns of a table, name -> declared type; empty when the table is absent."""
+        ...
+
+    def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
+        """Rows of a small table. `where` is constant SQL that SQLite and DuckDB both read."""
+        ...
+
+    def count(self, table: str, where: str = "") -> int:
+        """How many rows a table holds, of those that `where` lets through."""
+        ...
+
+    def integers(
+        self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """A large table's integer columns, as nullable int64 batches in any order."""
+        ...
+
+    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
+        """A large table's columns, text included, as batches in any order."""
+        ...
+
+    def close(self) -> None:
+        """Gives the file back."""
+        ...
+
+
+def open_source(found: Found, loader: Loader) -> Source:
+    """The source behind a capture file.
+
+    Raises:
+        InputError: the file is missing, broken, or not an export of nsys.
+    """
+    source: Source = (
+        FolderSource(found.path, found.shown)
+        if found.kind == "folder"
+        else SqliteSource(found.path, found.shown, loader)
+    )
+    if not any(source.columns(table) for table in nsys.SIGNATURE_TABLES):
+        source.close()
+        raise NotAnExportError(
+            f"{found.shown}: a database, but not an nsys export (none of its tables are nsys's)",
+            "Export the report with: nsys export --type=sqlite REPORT.nsys-rep",
+        )
+    return source
+
+
+def strings(source: Source, ids: Iterable[int]) -> dict[int, str]:
+    """The texts behind string ids; ids that the export does not know are absent from the answer."""
+    if not source.columns(nsys.STRINGS):
+        return {}
+    wanted = sorted(set(ids))
+    texts: dict[int, str] = {}
+    for begin in range(0, len(wanted), _IDS_PER_QUERY):
+        listed = ",".join(str(int(one)) for one in wanted[begin : begin + _IDS_PER_QUERY])
+        for identifier, value in source.select(nsys.STRINGS, ("id", "value"), f"id IN ({listed})"):
+            if value is not None:
+                texts[int(identifier)] = str(value)
+    return texts
+
+
+class SqliteSource:
+    """An SQLite export, opened read-only."""
+
+    def __init__(self, path: Path, shown: str, loader: Loader) -> None:
+        self.shown = shown
+        self._loader = loader
+        self._file: SqliteFile = open_export(path, shown)
+        self._tables = {name.upper(): (name, columns) for name, columns in self._file.tables().items()}
+
+    def columns(self, table: str) -> dict[str, str]:
+        """Columns of a table, name -> declared type; empty when the table is absent."""
+        return self._tables.get(table.upper(), ("", {}))[1]
+
+    def _name(self, table: str) -> str:
+        return self._tables[table.upper()][0]
+
+    def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
+        """Rows of a small table."""
+        listed = ", ".join(quoted(column) for column in columns)
+        condition = f" WHERE {where}" if where else ""
+        return list(self._file.execute(f"SELECT {listed} FROM {quoted(self._name(table))}{condition}"))  # noqa: S608 - quoted
+
+    def count(self, table: str, where: str = "") -> int:
+        """How many rows a table holds, of those that `where` lets through."""
+        condition = f" WHERE {where}" if where else ""
+        ((count,),) = self._file.execute(f"SELECT COUNT(*) FROM {quoted(self._name(table))}{condition}")  # noqa: S608 - quoted
+        return int(count)
+
+    def integers(
+        self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """A large table's integer columns, as nullable int64 batches."""
+        report = ReadReport()
+        return read_columns(
+            self._file, self._name(table), columns, loader=self._loader, report=report, on_rows=on_rows
+        ), report
+
+    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
+        """A large table's columns, text included."""
+        return read_text_rows(self._file, self._name(table), columns, where=where)
+
+    def close(self) -> None:
+        """Gives the file back."""
+        self._file.close()
+
+
+class FolderSource:
+    """A folder written by `nsys export --type=parquetdir` or `arrowdir`: one file per table."""
+
+    def __init__(self, path: Path, shown: str) -> None:
+        self.shown = shown
+        self._db = duckdb.connect()
+        self._db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+        self._tables: dict[str, tuple[str, dict[str, str]]] = {}
+        for file in sorted(path.iterdir()):
+            if file.suffix not in (".parquet", ".arrow") or not file.is_file():
+                continue
+            try:
+                relation = (
+                    self._db.read_parquet(str(file))
+                    if file.suffix == ".parquet"
+                    else self._db.from_arrow(_arrow_table(file))
+                )
+                self._db.register(
+                    file.stem, relation.to_arrow_table()
+                ) if file.suffix == ".arrow" else relation.create_view(file.stem)
+            except (duckdb.Error, pa.ArrowInvalid, OSError) as error:
+                raise DamagedError(
+                    f"{shown}: {file.name} cannot be read ({type(error).__name__})", "Export the report again."
+                ) from error
+            self._tables[file.stem.upper()] = (
+                file.stem,
+                dict(zip(relation.columns, map(str, relation.types), strict=True)),
+            )
+
+    def columns(self, table: str) -> dict[str, str]:
+        """Columns of a table, name -> declared type; empty when the table is absent."""
+        return self._tables.get(table.upper(), ("", {}))[1]
+
+    def _query(self, table: str, columns: Sequence[str], where: str) -> duckdb.DuckDBPyRelation:
+        listed = ", ".join(quoted(column) for column in columns)
+        condition = f" WHERE {where}" if where else ""
+        try:
+            return self._db.sql(f"SELECT {listed} FROM {quoted(self._tables[table.upper()][0])}{condition}")  # noqa: S608 - quoted
+        except duckdb.Error as error:
+            raise DamagedError(
+                f"{self.shown}: table {table} cannot be read ({type(error).__name__})", "Export the report again."
+            ) from error
+
+    def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
+        """Rows of a small table."""
+        return self._query(table, columns, where).fetchall()
+
+    def count(self, table: str, where: str = "") -> int:
+        """How many rows a table holds, of those that `where` lets through."""
+        condition = f" WHERE {where}" if where else ""
+        name = quoted(self._tables[table.upper()][0])
+        ((count,),) = self._db.execute(f"SELECT COUNT(*) FROM {name}{condition}").fetchall()  # noqa: S608 - quoted
+        return int(count)
+
+    def integers(
+        self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """A large table's integer columns, as nullable int64 batches."""
+        report = ReadReport()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            schema = pa.schema([(column, pa.int64()) for column in columns])
+            for batch in self._query(table, columns, "").to_arrow_reader(BATCH_ROWS):
+                report.rows += batch.num_rows
+                if on_rows:
+                    on_rows(batch.num_rows)
+                yield batch.cast(schema)
+
+        return batches(), report
+
+    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
+        """A large table's columns, text included."""
+        yield from self._query(table, columns, where).to_arrow_reader(BATCH_ROWS)
+
+    def close(self) -> None:
+        """Gives the files back."""
+        self._db.close()
+
+
+def _arrow_table(file: Path) -> pa.Table:
+    with pa.memory_map(str(file)) as mapped:
+        try:
+            return pa.ipc.open_file(mapped).read_all()
+        except pa.ArrowInvalid:
+            return pa.ipc.open_stream(mapped).read_all()

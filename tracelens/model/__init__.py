@@ -1,0 +1,1 @@
+"""Raw tables in, documented model tables out: what every version of nsys means, with ranks, names and buckets."""

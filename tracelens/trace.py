@@ -1,0 +1,308 @@
+"""A loaded capture: the model tables of all its ranks in one DuckDB, and what was asked of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import duckdb
+import polars as pl
+
+from tracelens.errors import RankError, SelectionError
+from tracelens.frames import Notice
+from tracelens.ingest import discover, nsys, raw
+from tracelens.model import build
+from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset
+from tracelens.sqlfiles import queries
+
+Part = Literal["launch", "nvtx"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a capture; every analysis honours all of it.
+
+    Attributes:
+        ranks: ranks to look at; None: all.
+        steps: first and last step to look at; None: all.
+        phase: prefill, decode, mixed or other; None: all.
+        time_s: (from, to) in seconds from the capture's first event; either may be None.
+        skip: number of leading steps to count as warm-up; None: found by themselves.
+        step_marker: a regex for NVTX texts that begin a step.
+        steps_by: which marker to use.
+        attribution: who owns an instant that several events share.
+        clock: whether GPU clocks are aligned on the ends of collectives.
+        rank_map: rank -> (path, device or None).
+        expect_ranks: number of ranks that the job has.
+        rules, engine, model: the bucket map; None: the default.
+        expect_ms: duration of a step without the profiler; only told, nothing is scaled.
+        threads, memory: limits of DuckDB; None: its own.
+        loader: `sqlite` forces the plain reading path.
+        use_cache: whether stored loads are used.
+    """
+
+    ranks: tuple[int, ...] | None = None
+    steps: tuple[int, int] | None = None
+    phase: str | None = None
+    time_s: tuple[float | None, float | None] | None = None
+    skip: int | None = None
+    step_marker: str | None = None
+    steps_by: Literal["auto", "nvtx", "graph", "anchor", "period"] = "auto"
+    attribution: Literal["first", "compute-first"] = "first"
+    clock: Literal["auto", "trust", "ends"] = "auto"
+    rank_map: Mapping[int, tuple[str, int | None]] | None = None
+    expect_ranks: int | None = None
+    rules: str | None = None
+    engine: str | None = None
+    model: str | None = None
+    expect_ms: float | None = None
+    threads: int | None = None
+    memory: str | None = None
+    loader: Literal["auto", "sqlite"] = "auto"
+    use_cache: bool = True
+
+
+class LoadedTrace:
+    """The model tables of one run, in DuckDB.
+
+    Attributes:
+        db: the connection; tables are documented by their comments (`tracelens sql --schema`).
+        options: what is asked of the capture.
+        ruleset: the bucket map in use.
+        detection: the engine and model that the capture shows, with the evidence.
+    """
+
+    def __init__(
+        self,
+        db: duckdb.DuckDBPyConnection,
+        exports: raw.Exports,
+        options: Options,
+        ruleset: RuleSet,
+        detection: Detection,
+    ) -> None:
+        self.db = db
+        self.options = options
+        self.ruleset = ruleset
+        self.detection = detection
+        self._exports = exports
+        self._parts: set[Part] = set()
+        self._memo: dict[Hashable, Any] = {}
+
+    def ensure(self, part: Part) -> None:
+        """Loads `launch` or `nvtx`, which not every question needs, unless they are there."""
+        if part in self._parts:
+            return
+        if part == "launch":
+            raw.load_launches(self._exports, self.db)
+            build.build_launches(self.db)
+        else:
+            raw.load_ranges(self._exports, self.db)
+            build.build_nvtx(self.db)
+        self._parts.add(part)
+
+    def rows(self, path: Path, name: str, **parameters: Any) -> pl.DataFrame:
+        """Runs the query `name` of an SQL file; `parameters` are bound as `$name`."""
+        frame = pl.from_arrow(self.db.sql(queries(path)[name], params=parameters or None).to_arrow_table())
+        assert isinstance(frame, pl.DataFrame)  # a table of DuckDB has columns
+        return frame
+
+    def run(self, path: Path, name: str, **parameters: Any) -> None:
+        """Runs the statements `name` of an SQL file, for the tables that they make."""
+        self.db.execute(queries(path)[name], parameters or None)
+
+    def memo(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """`compute()`, done once per trace and key."""
+        if key not in self._memo:
+            self._memo[key] = compute()
+        value: T = self._memo[key]
+        return value
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in the answer, ascending: all of the capture, or those that were asked for.
+
+        Raises:
+            RankError: a rank that was asked for is not in the capture.
+        """
+        present = [int(rank) for (rank,) in self.db.execute("SELECT rank FROM rank ORDER BY rank").fetchall()]
+        if self.options.ranks is None:
+            return present
+        missing = [rank for rank in self.options.ranks if rank not in present]
+        if missing:
+            raise RankError(
+                f"rank {', '.join(map(str, missing[:8]))} is not in the capture, which has {_spans(present)}",
+                "Choose from those, or pass the files of all ranks.",
+            )
+        return sorted(set(self.options.ranks))
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What was noticed so far, warnings first."""
+        rows = self.db.execute(
+            "SELECT DISTINCT code, severity, message, hint, count FROM notice ORDER BY severity = 'info', code, message"
+        ).fetchall()
+        return tuple(Notice(*row) for row in rows)
+
+    def provenance(self) -> dict[str, Any]:
+        """Where an answer comes from: exports, versions, ranks, rule set. Analyses add marker, window and clock."""
+        exports = self.db.execute("SELECT path, nsys_version FROM export ORDER BY export").fetchall()
+        return {
+            "exports": [path for path, _ in exports],
+            "nsys_versions": [version for _, version in exports],
+            "ranks": self.ranks,
+            "rules": self.ruleset.name,
+            "rules_sha256": self.ruleset.sha256,
+            "engine": self.detection.engine,
+            "model": self.detection.model,
+            "engine_evidence": self.detection.evidence,
+            "attribution": self.options.attribution,
+            "time_s": list(self.options.time_s) if self.options.time_s else None,
+        }
+
+    def with_options(self, **changes: Any) -> LoadedTrace:
+        """The same capture, asked differently; shares the tables, not the intermediate results.
+
+        Raises:
+            ValueError: an option that only loading can honour is changed.
+        """
+        fixed = {"rank_map", "expect_ranks", "rules", "engine", "model", "loader", "use_cache"} & set(changes)
+        if fixed:
+            raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when a capture is loaded")
+        other = type(self)(self.db, self._exports, replace(self.options, **changes), self.ruleset, self.detection)
+        other._parts = self._parts
+        return other
+
+    def close(self) -> None:
+        """Gives the files and the memory back."""
+        self._exports.close()
+        self.db.close()
+
+    def __enter__(self) -> LoadedTrace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_trace(
+    traces: Sequence[str], options: Options | None = None, progress: raw.Progress | None = None
+) -> LoadedTrace:
+    """Loads the captures of one run.
+
+    Args:
+        traces: files, folders or globs; empty: the current directory.
+        options: what will be asked.
+        progress: called with (file, rows read, rows in all).
+
+    Raises:
+        InputError, RankError, RuleError: see `tracelens.errors`.
+    """
+    options = options or Options()
+    ruleset = load_ruleset(options.rules, options.engine, options.model)
+    found = discover.find_captures(list(traces))
+    db = connect(options)
+    try:
+        exports = raw.load_events(found, db, options.loader, progress)
+        with _closing_on_error(exports):
+            names = build.build_names(db, nsys.COPY_LABELS)
+            build.write_kernel_names(db, _classified(names, ruleset))
+            build.build_ranks(db, options.rank_map, options.expect_ranks)
+            build.build_events(db)
+            words = [
+                word
+                for (word,) in db.execute(
+                    "SELECT DISTINCT engine FROM raw_export WHERE engine IS NOT NULL ORDER BY 1"
+                ).fetchall()
+            ]
+            for table in ("raw_kernel", "raw_other"):
+                db.execute(f"TRUNCATE {table}")
+    except BaseException:
+        db.close()
+        raise
+    return LoadedTrace(db, exports, options, ruleset, detect_engine([], names, words))
+
+
+def connect(options: Options) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB that downloads nothing, reads no file by itself, and keeps to the given limits."""
+    db = duckdb.connect()
+    db.execute(
+        "SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET enable_progress_bar = false"
+    )
+    db.execute("SET python_enable_replacements = false")
+    db.execute("SET TimeZone = 'UTC'")
+    if options.threads:
+        db.execute("SET threads = ?", [options.threads])
+    if options.memory:
+        db.execute("SET memory_limit = ?", [options.memory])
+    return db
+
+
+def _classified(names: list[str], ruleset: RuleSet) -> pl.DataFrame:
+    """One row per name: its bucket by the map, and its operation by the collective table."""
+    table = load_collectives()
+    taken = ruleset.classify(names)
+    rows = []
+    for name_id, (name, position) in enumerate(zip(names, taken, strict=True)):
+        graph = name.startswith("[CUDA graph ")
+        collective = None if graph or name.startswith("[CUDA ") else table.classify(name)
+        rows.append(
+            {
+                "name_id": name_id,
+                "name": name,
+                # Whatever the map: the kernels inside are unknown, so no rule can place them.
+                "bucket": "graph_opaque" if graph else ruleset.bucket(position),
+                "rule": None if graph else position,
+                "pattern": None if graph or position is None else ruleset.rules[position].pattern,
+                "operation": collective.operation if collective else None,
+                "implementation": collective.implementation if collective else None,
+                "synchronising": collective.synchronising if collective else None,
+                "fused": collective.fused if collective else None,
+                "barrier_end": collective.barrier_end if collective else None,
+                "ranks_in_name": collective.ranks if collective else None,
+            }
+        )
+    schema = {
+        "name_id": pl.Int32,
+        "name": pl.String,
+        "bucket": pl.String,
+        "rule": pl.Int32,
+        "pattern": pl.String,
+        "operation": pl.String,
+        "implementation": pl.String,
+        "synchronising": pl.Boolean,
+        "fused": pl.Boolean,
+        "barrier_end": pl.Boolean,
+        "ranks_in_name": pl.Int32,
+    }
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _spans(ranks: list[int]) -> str:
+    """`0-3, 7` for [0, 1, 2, 3, 7]."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    return "ranks " + ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+@contextlib.contextmanager
+def _closing_on_error(exports: raw.Exports) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        exports.close()
+        raise
+
+
+def no_events(what: str) -> SelectionError:
+    """The error of a selection that holds nothing."""
+    return SelectionError(
+        f"{what} holds no event", "Widen --time, --steps, --phase or --ranks; `tracelens info` shows what is there."
+    )
