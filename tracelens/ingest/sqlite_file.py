@@ -83,6 +83,7 @@ class Table:
         root_page: page number (from 1) of the root of its b-tree.
         columns: stored columns in declared order: name -> declared type ('' where none is declared).
         row_key: name of the column that is the row id (`INTEGER PRIMARY KEY`), if there is one.
+        row_ids: its rows have ids, which `rowid` names.
         plain: it has row ids, and every declared column is stored in each record in declared order.
     """
 
@@ -90,6 +91,7 @@ class Table:
     root_page: int
     columns: CaseInsensitive[str]
     row_key: str | None
+    row_ids: bool
     plain: bool
 
 
@@ -381,9 +383,10 @@ def _tables(connection: sqlite3.Connection) -> Iterator[Table]:
         described = connection.execute(f"PRAGMA table_xinfo({quoted(name)})").fetchall()
         columns = {column: declared or "" for _, column, declared, _, _, _, hidden in described if hidden == 0}
         keys = [column for _, column, _, _, _, position, _ in described if position]
-        with_row_ids = _has_row_ids(connection, name, columns)
-        row_key = keys[0] if with_row_ids and len(keys) == 1 and columns.get(keys[0], "").upper() == "INTEGER" else None
-        yield Table(name, root_page, CaseInsensitive(columns), row_key, with_row_ids and len(columns) == len(described))
+        row_ids = _has_row_ids(connection, name, columns)
+        row_key = keys[0] if row_ids and len(keys) == 1 and columns.get(keys[0], "").upper() == "INTEGER" else None
+        plain = row_ids and len(columns) == len(described)
+        yield Table(name, root_page, CaseInsensitive(columns), row_key, row_ids, plain)
 
 
 def _has_row_ids(connection: sqlite3.Connection, table: str, columns: Mapping[str, str]) -> bool:
