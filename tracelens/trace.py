@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import duckdb
 import polars as pl
@@ -20,6 +20,7 @@ from tracelens.sqlfiles import queries
 
 Part = Literal["launch", "nvtx"]
 T = TypeVar("T")
+Opened = TypeVar("Opened", bound="LoadedTrace")
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class LoadedTrace:
             "time_s": list(self.options.time_s) if self.options.time_s else None,
         }
 
-    def with_options(self, **changes: Any) -> LoadedTrace:
+    def with_options(self, **changes: Any) -> Self:
         """The same capture, asked differently; shares the tables, not the intermediate results.
 
         Raises:
@@ -181,7 +182,7 @@ class LoadedTrace:
         self._exports.close()
         self.db.close()
 
-    def __enter__(self) -> LoadedTrace:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -189,14 +190,18 @@ class LoadedTrace:
 
 
 def open_trace(
-    traces: Sequence[str], options: Options | None = None, progress: raw.Progress | None = None
-) -> LoadedTrace:
+    traces: Sequence[str],
+    options: Options | None = None,
+    progress: raw.Progress | None = None,
+    kind: type[Opened] = LoadedTrace,  # type: ignore[assignment]
+) -> Opened:
     """Loads the captures of one run.
 
     Args:
         traces: files, folders or globs; empty: the current directory.
         options: what will be asked.
         progress: called with (file, rows read, rows in all).
+        kind: the class to make: `LoadedTrace`, or one with methods on top.
 
     Raises:
         InputError, RankError, RuleError: see `tracelens.errors`.
@@ -223,7 +228,17 @@ def open_trace(
     except BaseException:
         db.close()
         raise
-    return LoadedTrace(db, exports, options, ruleset, detect_engine([], names, words))
+    return kind(db, exports, options, ruleset, detect_engine([], names, words))
+
+
+def empty_trace() -> LoadedTrace:
+    """A capture without events: its model tables exist, documented, and hold no rows."""
+    options = Options()
+    db = connect(options)
+    exports = raw.load_events([], db)
+    build.write_kernel_names(db, _classified(build.build_names(db, nsys.COPY_LABELS), load_ruleset()))
+    build.build_empty(db)
+    return LoadedTrace(db, exports, options, load_ruleset(), detect_engine([], [], []))
 
 
 def connect(options: Options) -> duckdb.DuckDBPyConnection:

@@ -124,6 +124,15 @@ def build_events(db: duckdb.DuckDBPyConnection) -> None:
     db.execute(_COMMENTS["event_view"])
 
 
+def build_empty(db: duckdb.DuckDBPyConnection) -> None:
+    """Builds the tables of a capture without any export, for their documentation."""
+    for table in ("export", "process", "rank"):
+        db.execute(_BASE[table])
+    db.execute(_EVENTS["main_device"])
+    db.execute(_EVENTS["sound"])
+    build_events(db)
+
+
 def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     """Builds launch from raw_launch."""
     db.execute(_LAUNCHES["launch"])

@@ -1,0 +1,1 @@
+"""Model tables in, one documented answer out: each module answers one question."""

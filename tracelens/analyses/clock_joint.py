@@ -1,0 +1,230 @@
+"""One joint fit of all clocks of a connected set, and what the ends that it rests on say about its error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock
+from tracelens.analyses.matching import CLIP_NS, INSTANCE_MINIMUM
+from tracelens.analyses.matching_instances import Bools
+
+ACCEPT_NS = 5_000.0
+"""Ends of one instance agree within this, or within 10 residuals where the residual is large."""
+
+_ROUNDS = 12
+_SETTLED_NS = 0.5
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The complete instances of one communicator, own times rebased per clock, in ns.
+
+    Attributes:
+        members: [members], index of each member's clock.
+        start, end, leave: float64 [instances, members]: own start, own end, and the end of the kernel at which all
+            leave together.
+        group: int64 [instances], one number per (operation, implementation).
+    """
+
+    members: Ints
+    start: Floats
+    end: Floats
+    leave: Floats
+    group: Ints
+
+
+@dataclass(frozen=True)
+class JointFit:
+    """The clocks of a set, fitted together.
+
+    Attributes:
+        clocks: per clock of the set, its difference to the reference; clocks of no accepted instance are unchanged.
+        accepted: per communicator, which instances carry the fit.
+        residual_ns: 95th percentile of |end - the median of the other members' ends|, over ranks and instances.
+        asymmetry_ns: largest difference, over ranks, between the mean end deviations of two groups of 30 instances
+            or more, less 3 standard errors, not below 0; null with one such group.
+        counts: accepted instances per clock.
+    """
+
+    clocks: list[Clock]
+    accepted: list[Bools]
+    residual_ns: float | None
+    asymmetry_ns: float | None
+    counts: Ints
+
+    @property
+    def resolution_ns(self) -> float:
+        """residual + asymmetry; what is null counts as 0."""
+        return (self.residual_ns or 0.0) + (self.asymmetry_ns or 0.0)
+
+
+def aligned(time: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
+    """Own times [instances, members] on the reference's clock."""
+    result = np.empty_like(time)
+    for column, member in enumerate(members):
+        result[:, column] = time[:, column] - clocks[member].difference(time[:, column])
+    return result
+
+
+def accept(readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float) -> tuple[Bools, Bools]:
+    """Which instances are one barrier: (last arrival before every end, ends together)."""
+    arrival = aligned(readings.start, readings.members, clocks)
+    leave = aligned(readings.leave, readings.members, clocks)
+    end = arrival + (readings.end - readings.start)
+    causal = arrival.max(axis=1) <= end.min(axis=1) + arrival_slack
+    together = leave.max(axis=1) - leave.min(axis=1) <= spread_limit
+    return np.asarray(causal), np.asarray(together)
+
+
+def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], reference: int) -> JointFit:
+    """Fit all clocks of one connected set to the ends of its instances.
+
+    Args:
+        communicators: their complete instances.
+        clocks: first clocks from the matching, good to a microsecond but for instances around a clock step.
+        reference: the clock whose offset and drift are 0.
+
+    Returns:
+        The fit after two passes: instances whose last arrival precedes every end and whose ends agree within 5 us,
+        then within the figures of the first pass.
+    """
+    current = list(clocks)
+    # A step of a clock is located among all that pairs at all: near it, the first clocks may be wrong by the step.
+    masks = [_within(r, current, CLIP_NS) for r in communicators]
+    current = _settle(communicators, current, masks, reference, rounds=2)
+    masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS)) for r in communicators]
+    current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
+    residual, asymmetry = _deviations(communicators, current, masks)
+    slack = (residual or 0.0) + (asymmetry or 0.0)
+    masks = [_both(accept(r, current, slack, max(ACCEPT_NS, 10 * (residual or 0.0)))) for r in communicators]
+    current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
+    residual, asymmetry = _deviations(communicators, current, masks)
+    counts = np.zeros(len(clocks), dtype=np.int64)
+    for readings, mask in zip(communicators, masks, strict=True):
+        counts[readings.members] += int(mask.sum())
+    return JointFit(current, masks, residual, asymmetry, counts)
+
+
+def _both(pair: tuple[Bools, Bools]) -> Bools:
+    return np.asarray(pair[0] & pair[1])
+
+
+def _within(readings: Readings, clocks: Sequence[Clock], limit: float) -> Bools:
+    leave = aligned(readings.leave, readings.members, clocks)
+    return np.asarray(leave.max(axis=1) - leave.min(axis=1) <= limit)
+
+
+def _settle(
+    communicators: Sequence[Readings], clocks: list[Clock], masks: Sequence[Bools], reference: int, *, rounds: int
+) -> list[Clock]:
+    """Refit every clock to the instances' middles until nothing moves; the reference stays where it is."""
+    current = list(clocks)
+    chosen = [
+        Readings(r.members, r.start[m], r.end[m], r.leave[m], r.group[m])
+        for r, m in zip(communicators, masks, strict=True)
+    ]
+    single = len([r for r in chosen if len(r.leave)]) <= 1
+    for _ in range(min(rounds, 3) if single else rounds):
+        times: list[list[Floats]] = [[] for _ in current]
+        values: list[list[Floats]] = [[] for _ in current]
+        for readings in chosen:
+            if len(readings.leave) == 0:
+                continue
+            leave = aligned(readings.leave, readings.members, current)
+            middle = _row_median(leave)
+            for column, member in enumerate(readings.members):
+                own = readings.leave[:, column]
+                times[member].append(own)
+                values[member].append(own - middle)
+        following = list(current)
+        for member in range(len(current)):
+            if not times[member]:
+                continue
+            time, value = np.concatenate(times[member]), np.concatenate(values[member])
+            if len(times[member]) > 1:
+                order = np.argsort(time, kind="stable")
+                time, value = time[order], value[order]
+            following[member] = fit_clock(time, value)
+        # Readings are against the instance's middle, which moves with the members: refer all to the reference.
+        base = following[reference].inverted()
+        referred = [
+            clock.over(base) if times[member] and member != reference else clock
+            for member, clock in enumerate(following)
+        ]
+        origin = following[reference]
+        referred[reference] = Clock(origin.t0, np.array([-np.inf]), np.zeros(1), np.zeros(1))
+        moved = max(_distance(a, b) for a, b in zip(current, referred, strict=True))
+        current = referred
+        if moved < _SETTLED_NS:
+            break
+    return current
+
+
+def _distance(one: Clock, other: Clock) -> float:
+    """Largest difference of two versions of a clock at their t0 and ends of segments."""
+    if len(one.offset) != len(other.offset):
+        return np.inf
+    at = np.concatenate(([other.t0], other.valid_from[1:]))
+    return float(np.abs(one.difference(at) - other.difference(at)).max())
+
+
+def _row_median(values: Floats) -> Floats:
+    ordered = np.sort(values, axis=1)
+    count = values.shape[1]
+    return np.asarray((ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2)
+
+
+def median_of_others(values: Floats) -> Floats:
+    """For each element of [instances, members] the median of its row without it; needs two members or more."""
+    ordered = np.sort(values, axis=1)
+    count = values.shape[1]
+
+    def without(k: int) -> Floats:
+        return np.where(values > ordered[:, k : k + 1], ordered[:, k : k + 1], ordered[:, k + 1 : k + 2])
+
+    rest = count - 1
+    low, high = (rest - 1) // 2, rest // 2
+    if low == high:
+        return without(low)
+    return np.asarray((without(low) + without(high)) / 2)
+
+
+def _deviations(
+    communicators: Sequence[Readings], clocks: Sequence[Clock], masks: Sequence[Bools]
+) -> tuple[float | None, float | None]:
+    """Residual and asymmetry of the accepted instances."""
+    pooled: list[Floats] = []
+    sums: dict[tuple[int, int], list[float]] = {}
+    for readings, mask in zip(communicators, masks, strict=True):
+        if not mask.any():
+            continue
+        leave = aligned(readings.leave[mask], readings.members, clocks)
+        deviation = leave - median_of_others(leave)
+        pooled.append(np.abs(deviation).ravel())
+        groups = readings.group[mask]
+        for group in np.unique(groups):
+            of_group = deviation[groups == group]
+            for column, member in enumerate(readings.members):
+                entry = sums.setdefault((int(member), int(group)), [0.0, 0.0, 0.0])
+                entry[0] += len(of_group)
+                entry[1] += float(of_group[:, column].sum())
+                entry[2] += float((of_group[:, column] ** 2).sum())
+    if not pooled:
+        return None, None
+    residual = float(np.quantile(np.concatenate(pooled), 0.95))
+    asymmetry: float | None = None
+    by_member: dict[int, list[tuple[float, float]]] = {}
+    for (member, _), (count, total, squares) in sums.items():
+        if count >= INSTANCE_MINIMUM:
+            mean = total / count
+            variance = max(squares / count - mean * mean, 0.0) * count / (count - 1)
+            by_member.setdefault(member, []).append((mean, variance / count))
+    for figures in by_member.values():
+        for k, (mean, error) in enumerate(figures):
+            for other_mean, other_error in figures[:k]:
+                excess = max(abs(mean - other_mean) - 3.0 * float(np.sqrt(error + other_error)), 0.0)
+                asymmetry = excess if asymmetry is None else max(asymmetry, excess)
+    return residual, asymmetry

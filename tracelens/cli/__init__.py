@@ -1,0 +1,54 @@
+"""The command line: one thin command per question, and one place where errors become words and exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+DONE, GATE, CANNOT, BUG, INTERRUPTED = 0, 1, 2, 70, 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits.
+
+    Exit codes: 0 done; 1 done, and a gate tripped; 2 could not do it; 70 a bug, with its traceback; 130 interrupted.
+    """
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command line; returns the exit code."""
+    import os
+
+    from tracelens.errors import TracelensError
+
+    try:
+        from tracelens.cli.app import invoke
+
+        code = invoke(arguments)
+        sys.stdout.flush()
+    except TracelensError as error:
+        _say(error.message, error.hint)
+        return CANNOT
+    except KeyboardInterrupt:
+        _say("interrupted", "")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left, as `head` does; Python must not complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except MemoryError:
+        _say("not enough memory", "Look at less with --time or --ranks, or give more with --memory.")
+        return CANNOT
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        _say("this is a bug in tracelens; please report it with the lines above", "")
+        return BUG
+    return code
+
+
+def _say(message: str, hint: str) -> None:
+    from tracelens.views.text import visible
+
+    sys.stderr.write(f"tracelens: {visible(message)}\n" + (f"  {visible(hint)}\n" if hint else ""))

@@ -1,0 +1,37 @@
+"""`tracelens sql`: a query on the documented model tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tracelens.cli.options import Asked, over_trace
+from tracelens.errors import UsageError
+
+
+@over_trace
+def sql(
+    asked: Asked,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print every table and column with its meaning instead.")
+    ] = False,
+) -> int:
+    """A query on the model tables: tracelens sql TRACE... "SELECT ..."."""
+    from tracelens.analyses.query import sql_result, table_schema
+    from tracelens.cli.present import present
+    from tracelens.views import query as view
+
+    if schema:
+        from tracelens.trace import empty_trace
+
+        with empty_trace() as trace:
+            return present(table_schema(trace), asked.output, view.show_schema)
+    if not asked.traces or not asked.traces[-1].strip().lower().startswith(("select", "with", "from", "(")):
+        raise UsageError(
+            "sql takes its query as the last argument",
+            'tracelens sql tp8.sqlite "SELECT rank, count(*) FROM event GROUP BY rank"',
+        )
+    *traces, query = asked.traces
+    with asked.load(tuple(traces)) as trace:
+        return present(sql_result(trace, query), asked.output, view.show)

@@ -1,0 +1,46 @@
+-- The raw tables: what all nsys versions have in common, and the only thing that ingest and the model share.
+-- Times are int64 ns as exported, with the exporter's shifts undone; ids are nsys's own. A column that an export
+-- lacks is NULL in all its rows.
+
+-- name: create
+-- one row per export; also what was found out about its clocks and its completeness
+CREATE TABLE raw_export (
+    export INTEGER, shown VARCHAR, stem VARCHAR, nsys_version VARCHAR, schema_version VARCHAR, hostname VARCHAR,
+    start_utc_ns BIGINT, system_clock_ns BIGINT, session_ns BIGINT, shift_ns BIGINT, graph_mode VARCHAR,
+    has_graph_table BOOLEAN, graph_launch_count BIGINT, partial BOOLEAN, size_bytes BIGINT, engine VARCHAR
+);
+-- one row per kernel; shape is a hash of grid and block: equal shapes have equal numbers, the number means nothing
+CREATE TABLE raw_kernel (
+    export INTEGER, start_ns BIGINT, end_ns BIGINT, device BIGINT, stream BIGINT, correlation BIGINT, global_pid BIGINT,
+    string BIGINT, graph_node BIGINT, graph BIGINT, shape BIGINT
+);
+-- one row per copy (kind 1), memset (2) or graph launch traced as a whole (3)
+CREATE TABLE raw_other (
+    export INTEGER, kind UTINYINT, start_ns BIGINT, end_ns BIGINT, device BIGINT, stream BIGINT, correlation BIGINT,
+    global_pid BIGINT, bytes BIGINT, copy_kind BIGINT, graph_node BIGINT, graph BIGINT
+);
+-- the text behind each string id that an event uses; text NULL where the export does not know the id
+CREATE TABLE raw_string (export INTEGER, string BIGINT, text VARCHAR);
+-- one row per process that the export lists, with the parallel coordinates its title gave
+CREATE TABLE raw_process (export INTEGER, global_pid BIGINT, pid BIGINT, title VARCHAR, dp INTEGER, pp INTEGER, tp INTEGER);
+-- one row per (process, device ordinal) whose GPU is known; pid NULL: of every process
+CREATE TABLE raw_gpu (export INTEGER, pid BIGINT, device BIGINT, gpu_name VARCHAR, gpu_uuid VARCHAR);
+-- rank numbers from the environment (variable) or from a communicator of n ranks (nccl)
+CREATE TABLE raw_rank_evidence (export INTEGER, pid BIGINT, kind VARCHAR, number BIGINT, size BIGINT);
+-- what ingest noticed and counted
+CREATE TABLE raw_notice (code VARCHAR, severity VARCHAR, message VARCHAR, hint VARCHAR, count BIGINT);
+-- rows read from each table; kind is that of raw_other, 0 for kernels, NULL for tables without events
+CREATE TABLE raw_read (export INTEGER, table_name VARCHAR, kind UTINYINT, rows_read BIGINT);
+
+-- name: create_launch
+-- one row per CUDA API call, on the host's clock
+CREATE TABLE raw_launch (
+    export INTEGER, start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
+);
+
+-- name: create_nvtx
+-- one row per NVTX range or mark; kind 34 mark, 59 push/pop, 60 start/end
+CREATE TABLE raw_nvtx (
+    export INTEGER, thread BIGINT, domain VARCHAR, text VARCHAR, start_ns BIGINT, end_ns BIGINT, kind BIGINT,
+    comm_id UBIGINT, message_bytes BIGINT
+);
