@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tracelens.ingest.sqlite_cells import refusal
 from tracelens.ingest.sqlite_file import SqliteFile
-from tracelens.ingest.sqlite_pages import refusal
 from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, adbc_batches, plain_batches
 from tracelens.ingest.sqlite_scan import page_batches
 

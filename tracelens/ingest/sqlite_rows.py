@@ -16,6 +16,7 @@ import pyarrow as pa
 from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, select
 
 NO_ROW_YET = -(2**63) - 1
+_ROWS_AT_ONCE = 2048  # as Python objects: more of them leave the processor's cache and take twice as long each
 
 
 class Unsuited(Exception):  # noqa: N818  not an error of the user's
@@ -94,7 +95,9 @@ def plain_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[st
         connection.text_factory = bytes  # checked a column at a time, which is several times faster
         try:
             cursor = connection.execute(sql, params)
-            while rows := cursor.fetchmany(wanted.batch_rows):
+            waiting: list[pa.RecordBatch] = []
+            waiting_rows = 0
+            while rows := cursor.fetchmany(min(_ROWS_AT_ONCE, wanted.batch_rows)):
                 fetched = list(zip(*rows, strict=True))
                 if wanted.table.row_ids:
                     place.advance(fetched.pop(0), file)
@@ -102,7 +105,13 @@ def plain_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[st
                     typed(values, dtype, column, wrong)
                     for values, dtype, column in zip(fetched, wanted.types, wanted.columns, strict=True)
                 ]
-                yield pa.record_batch(arrays, schema=wanted.schema)
+                waiting.append(pa.record_batch(arrays, schema=wanted.schema))
+                waiting_rows += len(rows)
+                if waiting_rows >= wanted.batch_rows:
+                    yield pa.concat_batches(waiting)
+                    waiting, waiting_rows = [], 0
+            if waiting:
+                yield pa.concat_batches(waiting)
         finally:
             connection.close()
 

@@ -18,19 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from tracelens.errors import DamagedError
+from tracelens.ingest.sqlite_cells import Decoder, Flags, Rows, cell_row_ids, positions, row_ids
 from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, page_size_of, quoted, select
-from tracelens.ingest.sqlite_pages import (
-    Decoder,
-    Disagreement,
-    Flags,
-    Ints,
-    Pages,
-    Rows,
-    cell_row_ids,
-    leaf_pages,
-    positions,
-    row_ids,
-)
+from tracelens.ingest.sqlite_pages import Disagreement, Ints, Pages, leaf_pages
 from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, typed
 
 _SAMPLED_PAGES = 48
@@ -87,7 +77,7 @@ class RowCount:
 
 
 def page_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[str, int]) -> Iterator[pa.RecordBatch]:
-    """Batches decoded from a table's pages; `sqlite_pages.refusal` has been asked.
+    """Batches decoded from a table's pages; `sqlite_cells.refusal` has been asked.
 
     Raises:
         Unsuited: too many rows are of another shape, or samples differ; go on with SQLite behind `place`.
