@@ -11,6 +11,7 @@ Times here are int64 or float64 nanoseconds, rebased by the caller so that float
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -77,9 +78,7 @@ class Clock:
         starts = np.union1d(self.valid_from, other.valid_from)
         mine = np.searchsorted(self.valid_from[1:], starts, side="right")
         theirs = np.searchsorted(other.valid_from[1:], starts, side="right")
-        return Clock(
-            self.t0, starts, self.offset[mine] + other.offset[theirs], self.drift[mine] + other.drift[theirs]
-        )
+        return Clock(self.t0, starts, self.offset[mine] + other.offset[theirs], self.drift[mine] + other.drift[theirs])
 
     def inverted(self) -> Clock:
         """The reference as seen from this clock, on the reference's time axis (to first order in the drift)."""
@@ -200,7 +199,7 @@ def fit_clock(time: Floats, value: Floats, *, jumps: bool = True, with_drift: bo
         raise ValueError("a clock needs at least one reading")
     breaks = _find_breaks(time, value, JUMP_LIMIT) if jumps else []
     edges = [0, *breaks, len(time)]
-    stretches = list(zip(edges, edges[1:], strict=False))
+    stretches = list(pairwise(edges))
     lines = [fit_line(time[a:b], value[a:b], with_drift=with_drift) for a, b in stretches]
     longest = max(range(len(lines)), key=lambda k: time[stretches[k][1] - 1] - time[stretches[k][0]])
     for k, (a, b) in enumerate(stretches):

@@ -69,7 +69,9 @@ def aligned(time: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
     return result
 
 
-def accept(readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float) -> tuple[Bools, Bools]:
+def accept(
+    readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float
+) -> tuple[Bools, Bools]:
     """Which instances are one barrier: (last arrival before every end, ends together)."""
     arrival = aligned(readings.start, readings.members, clocks)
     leave = aligned(readings.leave, readings.members, clocks)

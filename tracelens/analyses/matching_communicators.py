@@ -38,6 +38,7 @@ class RankClock:
         hostname: null when not recorded.
         utc_ns: UTC at the export's time 0; null when not recorded.
         system_ns: the host's system clock at the export's time 0; null when not recorded.
+        epoch_ns: own time that the caller counts as 0.
     """
 
     rank: int
@@ -46,6 +47,7 @@ class RankClock:
     hostname: str | None = None
     utc_ns: int | None = None
     system_ns: int | None = None
+    epoch_ns: int = 0
 
     def same_boot(self, other: RankClock) -> bool:
         """Both exports read one system clock: one host, and one moment of boot to the second."""
@@ -61,13 +63,14 @@ class RankClock:
 
     def recorded_difference(self, other: RankClock) -> int | None:
         """Other's time minus own time of one moment, from session times, in ns; null when they are not recorded."""
+        epochs = self.epoch_ns - other.epoch_ns
         if self.export == other.export:
-            return 0
+            return epochs
         if self.same_boot(other) and self.system_ns is not None and other.system_ns is not None:
-            return self.system_ns - other.system_ns
+            return self.system_ns - other.system_ns + epochs
         if self.utc_ns is None or other.utc_ns is None:
             return None
-        return self.utc_ns - other.utc_ns
+        return self.utc_ns - other.utc_ns + epochs
 
     def window(self, other: RankClock) -> int | None:
         """How far the recorded difference can be wrong, in ns; null without session times."""
@@ -168,7 +171,9 @@ class _Frames:
             lowest.setdefault(root, index)
         sets = [lowest[root] for root in self.root]
         clocks = [
-            self.clock[index] if sets[index] == self.root[index] else self.clock[index].over(self.clock[sets[index]].inverted())
+            self.clock[index]
+            if sets[index] == self.root[index]
+            else self.clock[index].over(self.clock[sets[index]].inverted())
             for index in range(len(self.root))
         ]
         return sets, clocks
@@ -197,7 +202,9 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
 
     def attempt(tie: Callable[[int, int], PairMatch]) -> None:
         for family in order:
-            _group_family(sorted(families[family], key=lambda i: (parts[i].owner, i)), parts, frames, groups, head, reasons, tie)
+            _group_family(
+                sorted(families[family], key=lambda i: (parts[i].owner, i)), parts, frames, groups, head, reasons, tie
+            )
 
     def searched(one: int, other: int) -> PairMatch:
         a, b = ranks[parts[one].owner], ranks[parts[other].owner]

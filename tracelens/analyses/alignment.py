@@ -1,0 +1,360 @@
+"""One clock for all ranks that meet in collectives, and every collective operation placed on it.
+
+Ranks of one connected set read the clock of the set's lowest rank: aligned = local - offset - drift * (local - t0).
+The figures come from the ends of synchronising operations (method `ends`), or are the recorded session times
+(`trust`) where the ends cannot carry them or the caller prefers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.alignment_clock import ClockSet, Method, clock_frame
+from tracelens.analyses.alignment_members import (
+    AMBIGUOUS,
+    NO_PARTNER,
+    NOT_SYNCHRONISING,
+    TOO_FEW,
+    Placed,
+    member_frame,
+)
+from tracelens.analyses.alignment_notices import fallback_notice, general_notices
+from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
+from tracelens.analyses.clock import Clock, Ints, constant
+from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
+from tracelens.analyses.matching import INSTANCE_MINIMUM, Track
+from tracelens.analyses.matching_communicators import Communicator, Grouping, Part, RankClock, group_parts, own_times
+from tracelens.analyses.matching_instances import Bools, Instances, pair_instances
+from tracelens.errors import NotIdentifiableError
+from tracelens.frames import Notice
+from tracelens.trace import LoadedTrace
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Clocks and matched collectives of a trace.
+
+    Attributes:
+        clock: one row per rank and stretch of its clock, columns `CLOCK_COLUMNS`.
+        members: one row per collective operation of a rank, columns `MEMBER_COLUMNS`.
+        communicators: communicator, set, ranks (list), payload.
+        sets: the sets, by number.
+        notices: what limits the alignment.
+        complete_ranks: false where `--ranks` left some of the capture's ranks out.
+    """
+
+    clock: pl.DataFrame
+    members: pl.DataFrame
+    communicators: pl.DataFrame
+    sets: tuple[ClockSet, ...]
+    notices: tuple[Notice, ...]
+    complete_ranks: bool = True
+    _clocks: dict[int, tuple[int, Clock]] = field(default_factory=dict, repr=False)
+
+    def set_of(self, rank: int) -> int:
+        """Number of the set that a rank belongs to."""
+        return next(number for number, one in enumerate(self.sets) if rank in one.ranks)
+
+    def to_aligned(self, rank: Ints, local_ns: Ints) -> Ints:
+        """Own times on the clock of the set's lowest rank, int64 ns; ranks that have no clock keep their own."""
+        return self._moved(rank, local_ns, forward=True)
+
+    def to_local(self, rank: Ints, aligned_ns: Ints) -> Ints:
+        """Aligned times on each rank's own clock, int64 ns: the inverse of `to_aligned` up to rounding."""
+        return self._moved(rank, aligned_ns, forward=False)
+
+    def _moved(self, rank: Ints, time: Ints, *, forward: bool) -> Ints:
+        result = np.array(time, dtype=np.int64)
+        ranks = np.broadcast_to(np.asarray(rank), result.shape)
+        for one in np.unique(ranks):
+            epoch, clock = self._clocks.get(int(one), (0, constant()))
+            where = ranks == one
+            own = result[where]
+            if forward:
+                result[where] = own - np.rint(clock.difference((own - epoch).astype(np.float64))).astype(np.int64)
+            else:
+                back = clock.inverted()
+                apart = back.difference((own - epoch).astype(np.float64))
+                # One more round: the inverse holds to first order in the drift.
+                own_time = (own - epoch).astype(np.float64) - apart
+                result[where] = own + np.rint(clock.difference(own_time)).astype(np.int64)
+        return result
+
+
+def align(trace: LoadedTrace) -> Alignment:
+    """Match the collectives of all ranks asked for, and put their clocks together.
+
+    Registers `clock` and `collective_member` in the trace's database.
+
+    Raises:
+        NotIdentifiableError: `--clock ends` was asked for, and no set of ranks shares 30 instances.
+    """
+    result = trace.memo("align", lambda: _align(trace))
+    _register(trace, result)
+    return result
+
+
+def _register(trace: LoadedTrace, alignment: Alignment) -> None:
+    # Traces that share a database (other options of one capture) each see their own alignment when they ask last.
+    key = f"alignment_{id(alignment)}"
+    known = trace.db.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [key]).fetchone()
+    if known is not None and known[0]:
+        return
+    for (name,) in trace.db.execute(
+        "SELECT view_name FROM duckdb_views() WHERE view_name LIKE 'alignment\\_%' ESCAPE '\\'"
+    ).fetchall():
+        trace.db.unregister(name)
+    trace.db.register("clock", alignment.clock.to_arrow())
+    trace.db.register("collective_member", alignment.members.to_arrow())
+    trace.db.register(key, pl.DataFrame({"registered": [True]}).to_arrow())
+
+
+def _align(trace: LoadedTrace) -> Alignment:
+    ranks = trace.ranks
+    frame = trace.rows(SQL, "ranks", ranks=ranks)
+    clocks = [
+        RankClock(int(rank), int(clock if clock is not None else -1 - rank), int(export), host, utc, system)
+        for rank, clock, export, host, utc, system, _ in frame.iter_rows()
+    ]
+    first = [int(value or 0) for value in frame["first_ns"].to_list()]
+    capture = trace.db.execute("SELECT count(*) FROM rank").fetchone()
+    everyone = capture is None or int(capture[0]) == len(ranks)
+    return align_operations(
+        clocks, load_operations(trace, ranks), first, wanted=trace.options.clock, complete_ranks=everyone
+    )
+
+
+def align_operations(
+    ranks: Sequence[RankClock],
+    operations: Operations,
+    first_ns: Sequence[int],
+    *,
+    wanted: Literal["auto", "trust", "ends"] = "auto",
+    complete_ranks: bool = True,
+) -> Alignment:
+    """`align` on operations in memory.
+
+    Args:
+        ranks: ascending by rank.
+        operations: all collective operations of these ranks.
+        first_ns: start of each rank's first event, own time.
+        wanted: how clocks are put together.
+        complete_ranks: whether these are all ranks of the capture.
+    """
+    # Ranks on one GPU share its clock, and so the epoch from which float64 counts its nanoseconds.
+    by_clock: dict[int, int] = {}
+    for rank, first in zip(ranks, first_ns, strict=True):
+        by_clock[rank.clock] = min(first, by_clock.get(rank.clock, first))
+    epoch = np.array([by_clock[rank.clock] for rank in ranks], dtype=np.int64)
+    parts = _parts(operations, epoch)
+    shifted = [replace(rank, epoch_ns=int(epoch[index])) for index, rank in enumerate(ranks)]
+    grouping = group_parts(shifted, parts, trust=wanted == "trust")
+    instances = [_instances(parts, communicator, grouping) for communicator in grouping.communicators]
+    placed: list[Placed] = []
+    sets: list[ClockSet] = []
+    final: list[Clock] = list(grouping.clocks)
+    unplaced: list[int] = []
+    numbers: dict[int, int] = {}
+    notices: list[Notice] = []
+    for root in sorted(set(grouping.sets)):
+        inside = [i for i, c in enumerate(grouping.communicators) if grouping.sets[c.members[0]] == root]
+        owners = [i for i, r in enumerate(grouping.sets) if r == root]
+        numbers[root] = len(sets)
+        readings = [_readings(operations, epoch, grouping.communicators[i], instances[i]) for i in inside]
+        fit = fit_set(readings, grouping.clocks, root) if readings else None
+        carried = fit is not None and _carried(fit, readings) and not any(grouping.recorded[o] for o in owners)
+        method: Method = "ends" if carried and wanted != "trust" else "trust"
+        if method == "ends" and fit is not None:
+            for owner in owners:
+                final[owner] = fit.clocks[owner]
+            accepted = fit.accepted
+        else:
+            # A rank without session time cannot be trusted: its matched operations keep null waits.
+            lost = _trust(shifted, owners, root, final)
+            unplaced += lost
+            if wanted == "ends" and readings:
+                unplaced += [o for o in owners if o not in lost]
+            accepted = [_accept_trusted(r, final, shifted) for r in readings]
+            if readings and wanted != "trust":
+                notices.append(fallback_notice(ranks, owners, readings, fit, wanted))
+        resolution = fit.resolution_ns if fit is not None and method == "ends" else 0.0
+        for i, reading, mask in zip(inside, readings, accepted, strict=True):
+            communicator = grouping.communicators[i]
+            known = not set(communicator.members) & set(unplaced)
+            placed.append(Placed(i, communicator.members, instances[i], reading, mask, known, resolution))
+        groups = sorted({int(g) for r, m in zip(readings, accepted, strict=True) for g in np.unique(r.group[m])})
+        sets.append(
+            ClockSet(
+                tuple(ranks[o].rank for o in owners),
+                method,
+                fit.residual_ns if fit is not None and method == "ends" else None,
+                fit.asymmetry_ns if fit is not None and method == "ends" else None,
+                " ".join(operations.families[groups[0]][:2]) if len(groups) == 1 else None,
+                wanted == method,
+            )
+        )
+    if wanted == "ends" and grouping.communicators and not any(s.method == "ends" for s in sets):
+        raise NotIdentifiableError(
+            f"no set of ranks shares {INSTANCE_MINIMUM} synchronising collectives, so ends cannot align their clocks",
+            "Use --clock trust to judge by the recorded clocks, or capture more steps.",
+        )
+    placed.sort(key=lambda p: p.communicator)
+    moved_clocks = {
+        rank.rank: (int(epoch[i]), _absolute(final[i], epoch, i, grouping.sets[i])) for i, rank in enumerate(ranks)
+    }
+    members = member_frame(ranks, operations, placed, moved_clocks, _loose(operations, parts, grouping), unplaced)
+    return Alignment(
+        clock_frame(ranks, first_ns, epoch, final, grouping.sets, numbers, sets, placed, unplaced),
+        members,
+        _communicator_frame(ranks, grouping, numbers),
+        tuple(sets),
+        tuple(notices) + general_notices(ranks, operations, parts, grouping, sets, wanted, complete_ranks),
+        complete_ranks,
+        moved_clocks,
+    )
+
+
+def _parts(operations: Operations, epoch: Ints) -> list[Part]:
+    """Split the synchronising operations of each rank; keys number (operation, implementation, launch shape)."""
+    chosen = np.flatnonzero(operations.synchronising)
+    if len(chosen) == 0:
+        return []
+    family = operations.family[chosen]
+    keys = np.zeros(len(operations), dtype=np.int64)
+    keys[chosen] = _codes(family, _codes(operations.shape[chosen]))
+    payload = operations.payload[chosen]
+    label = _codes(
+        operations.owner[chosen],
+        family,
+        np.unique(payload, return_inverse=True)[1].reshape(-1)
+        if payload.any()
+        else np.zeros(len(chosen), dtype=np.int64),
+        np.where(payload > 0, -1, operations.stream[chosen]),
+    )
+    rebased = operations.leave - epoch[operations.owner]
+    order = np.lexsort((chosen, rebased[chosen], label))
+    cuts = np.flatnonzero(np.diff(label[order])) + 1
+    parts = []
+    for piece in np.split(order, cuts):
+        rows = chosen[piece]
+        one = rows[0]
+        operation, implementation, _ = operations.families[operations.family[one]]
+        payload_id = int(operations.payload[one]) or None
+        parts.append(
+            Part(
+                int(operations.owner[one]),
+                (payload_id, operation, implementation),
+                Track(rebased[rows], keys[rows]),
+                rows,
+            )
+        )
+    return sorted(parts, key=lambda p: p.owner)
+
+
+def _codes(*columns: Ints) -> Ints:
+    """One number per row, equal where all columns are equal."""
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        low = int(column.min())
+        width = int(column.max()) - low + 1
+        if width > 1 << 20:
+            column = np.unique(column, return_inverse=True)[1].reshape(-1)
+            low, width = 0, int(column.max()) + 1
+        code = code * width + (column - low)
+    return code
+
+
+def _instances(parts: Sequence[Part], communicator: Communicator, grouping: Grouping) -> Instances:
+    ends, keys, rows = [], [], []
+    for member in communicator.members:
+        own = [parts[i] for i in communicator.parts if parts[i].owner == member]
+        ends.append(np.concatenate([own_times(part.track, grouping.clocks[member]) for part in own]))
+        keys.append(np.concatenate([part.track.key for part in own]))
+        rows.append(np.concatenate([part.rows for part in own]))
+    return pair_instances(ends, keys, rows)
+
+
+def _readings(operations: Operations, epoch: Ints, communicator: Communicator, instances: Instances) -> Readings:
+    rows = instances.row[instances.complete]
+    members = np.array(communicator.members, dtype=np.int64)
+    base = epoch[members][None, :]
+    return Readings(
+        members,
+        (operations.start[rows] - base).astype(np.float64),
+        (operations.end[rows] - base).astype(np.float64),
+        (operations.leave[rows] - base).astype(np.float64),
+        operations.family[rows[:, 0]] if len(rows) else np.empty(0, dtype=np.int64),
+    )
+
+
+def _carried(fit: JointFit, readings: Sequence[Readings]) -> bool:
+    """Whether every clock of the set rests on enough accepted instances."""
+    members = np.unique(np.concatenate([r.members for r in readings]))
+    return bool((fit.counts[members] >= INSTANCE_MINIMUM).all())
+
+
+def _trust(ranks: Sequence[RankClock], owners: Sequence[int], root: int, clocks: list[Clock]) -> list[int]:
+    """Give the owners their recorded clocks against the root's; returns those without one."""
+    lost = []
+    for owner in owners:
+        difference = ranks[root].recorded_difference(ranks[owner])
+        if difference is None:
+            lost.append(owner)
+            clocks[owner] = constant()
+        else:
+            clocks[owner] = constant(float(difference))
+    return lost
+
+
+def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence[RankClock]) -> Bools:
+    """Recorded clocks: 5 us among the members of one host, nothing is asked across hosts."""
+    accepted = np.ones(len(readings.leave), dtype=bool)
+    hosts: dict[object, list[int]] = {}
+    for column, member in enumerate(readings.members):
+        rank = ranks[int(member)]
+        hosts.setdefault(rank.hostname if rank.hostname is not None else rank.export, []).append(column)
+    for columns in hosts.values():
+        if len(columns) > 1:
+            at_host = Readings(
+                readings.members[columns],
+                readings.start[:, columns],
+                readings.end[:, columns],
+                readings.leave[:, columns],
+                readings.group,
+            )
+            causal, together = accept(at_host, clocks, ACCEPT_NS, ACCEPT_NS)
+            accepted &= causal & together
+    return accepted
+
+
+def _absolute(clock: Clock, epoch: Ints, owner: int, root: int) -> Clock:
+    """A rank's clock on times that count from its first event, with the difference between raw own times."""
+    return Clock(clock.t0, clock.valid_from, clock.offset + float(epoch[owner] - epoch[root]), clock.drift)
+
+
+def _loose(operations: Operations, parts: Sequence[Part], grouping: Grouping) -> dict[str, Ints]:
+    """Operations in no communicator, by the reason why."""
+    inside = {i for communicator in grouping.communicators for i in communicator.parts}
+    named = {"ambiguous": AMBIGUOUS, "different": NO_PARTNER, "short": TOO_FEW}
+    loose: dict[str, list[Ints]] = {NOT_SYNCHRONISING: [np.flatnonzero(~operations.synchronising)]}
+    for index, part in enumerate(parts):
+        if index not in inside:
+            loose.setdefault(named[grouping.reasons.get(index, "different")], []).append(part.rows)
+    return {reason: np.concatenate(rows) for reason, rows in loose.items()}
+
+
+def _communicator_frame(ranks: Sequence[RankClock], grouping: Grouping, numbers: dict[int, int]) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "communicator": list(range(len(grouping.communicators))),
+            "set": [numbers[grouping.sets[c.members[0]]] for c in grouping.communicators],
+            "ranks": [[ranks[m].rank for m in c.members] for c in grouping.communicators],
+            "payload": [c.payload for c in grouping.communicators],
+        },
+        schema={"communicator": pl.Int32, "set": pl.Int32, "ranks": pl.List(pl.Int32), "payload": pl.UInt64},
+    )

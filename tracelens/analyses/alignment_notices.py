@@ -1,0 +1,150 @@
+"""What limits an alignment, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.analyses.alignment_operations import Operations
+from tracelens.analyses.clock_joint import JointFit, Readings
+from tracelens.analyses.matching import INSTANCE_MINIMUM
+from tracelens.analyses.matching_communicators import Grouping, Part, RankClock
+from tracelens.frames import Notice
+
+if TYPE_CHECKING:
+    from tracelens.analyses.alignment import ClockSet
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """`0-3, 7` for [0, 1, 2, 3, 7]."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    return ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
+
+
+def fallback_notice(
+    ranks: Sequence[RankClock],
+    owners: Sequence[int],
+    readings: Sequence[Readings],
+    fit: JointFit | None,
+    wanted: str,
+) -> Notice:
+    """Why a set keeps its recorded clocks (auto), or has none (ends)."""
+    names = rank_list([ranks[o].rank for o in owners])
+    complete = sum(len(r.leave) for r in readings)
+    carried = 0 if fit is None else int(min(fit.counts[m] for r in readings for m in r.members))
+    seen = f"ranks {names} share {complete} synchronising collectives, {carried} of them usable"
+    if wanted == "ends":
+        return Notice(
+            "clock-not-aligned",
+            "warning",
+            f"{seen}: fewer than the {INSTANCE_MINIMUM} that an offset between GPU clocks needs; no waits are told for them",
+            "--clock trust judges by the recorded clocks.",
+            carried,
+        )
+    return Notice(
+        "clock-trusted",
+        "warning",
+        f"{seen}: fewer than the {INSTANCE_MINIMUM} that an offset between GPU clocks needs, so the recorded clocks are kept; "
+        "their error (5 to 25 us between GPUs of one host, milliseconds between hosts) is not covered by any figure",
+        "Capture more steps.",
+        carried,
+    )
+
+
+def general_notices(
+    ranks: Sequence[RankClock],
+    operations: Operations,
+    parts: Sequence[Part],
+    grouping: Grouping,
+    sets: Sequence[ClockSet],
+    wanted: str,
+    complete_ranks: bool,
+) -> tuple[Notice, ...]:
+    """What is to be said about matching and clocks beside the fallbacks."""
+    notices: list[Notice] = []
+    if wanted == "trust" and grouping.communicators:
+        notices.append(
+            Notice(
+                "clock-trusted",
+                "warning",
+                "the recorded clocks are used as they are: their error (5 to 25 us between GPUs of one host, milliseconds "
+                "between hosts) is not covered by any figure",
+                "--clock auto aligns the clocks on the ends of collectives.",
+            )
+        )
+    if len(ranks) > 1 and not parts:
+        notices.append(_nothing_to_align(ranks, operations))
+    inside = {i for c in grouping.communicators for i in c.parts}
+    placed = {m for c in grouping.communicators for m in c.members}
+    for status, code, text, hint in _LEFT_ALONE:
+        left = [i for i, p in enumerate(parts) if i not in inside and grouping.reasons.get(i, "different") == status]
+        if not left or len(ranks) < 2 or (status == "different" and all(parts[i].owner in placed for i in left)):
+            continue
+        families = sorted({" ".join(parts[i].family[1:]) for i in left})
+        count = sum(len(parts[i].track) for i in left)
+        names = rank_list(sorted({ranks[parts[i].owner].rank for i in left}))
+        notices.append(Notice(code, "warning", f"{', '.join(families[:3])} on rank {names}: {text}", hint, count))
+    if not complete_ranks:
+        notices.append(
+            Notice(
+                "ranks-left-out",
+                "info",
+                f"only ranks {rank_list([r.rank for r in ranks])} are analysed; waits are against the last of these, so a "
+                "late rank outside them shows as transfer",
+                "Leave out --ranks to judge all of them.",
+            )
+        )
+    jumps = sum(len(c.offset) - 1 for s, c in zip(grouping.sets, grouping.clocks, strict=True) if s is not None)
+    if jumps and any(s.method == "ends" for s in sets):
+        notices.append(
+            Notice("clock-step", "info", "a GPU clock was stepped inside the capture; the steps are undone", "", jumps)
+        )
+    return tuple(notices)
+
+
+_LEFT_ALONE = (
+    (
+        "ambiguous",
+        "matching-ambiguous",
+        "matching ambiguous - more than one offset between the clocks explains the ends of these collectives alike, so "
+        "they get no waits",
+        "Capture a stretch that is less regular (a prefill, several batch sizes), or export with NCCL payloads.",
+    ),
+    (
+        "different",
+        "collectives-unmatched",
+        "no other rank's collectives end together with these, so they get no waits",
+        "Is the capture of another member missing?",
+    ),
+    (
+        "short",
+        "collectives-too-few",
+        f"fewer than {INSTANCE_MINIMUM} common collectives, and the recorded clocks do not show them together, so they get "
+        "no waits",
+        "Capture more steps.",
+    ),
+)
+
+
+def _nothing_to_align(ranks: Sequence[RankClock], operations: Operations) -> Notice:
+    """No synchronising collective anywhere: what that leaves unsaid."""
+    used = sorted({operations.families[f][0] for f in np.unique(operations.family)})
+    if used:
+        seen = f"the only collectives here are {', '.join(used)}: they do not hold ranks together"
+    else:
+        seen = "no collective kernels were found"
+    return Notice(
+        "no-alignment",
+        "warning",
+        f"{seen}, so the clocks of the {len(ranks)} GPUs cannot be aligned; they may be 5 to 25 us apart even inside one "
+        "file, and who waited for whom cannot be told",
+        "Waits need all-reduce, all-gather, reduce-scatter or all-to-all kernels on every rank.",
+        len(operations),
+    )
