@@ -70,7 +70,7 @@ class CollectiveTable:
         self._tokens: dict[str, str] = dict(document["operations"])
         self._synchronising = frozenset(document["synchronising"])
         self._families = tuple(_family(row) for row in document["families"])
-        self._hint = regex.compile("|".join(document["hints"]), regex.IGNORECASE)
+        self._hints: tuple[str, ...] = tuple(document["hints"])
         self._known: dict[str, Collective | None] = {}
 
     @property
@@ -91,7 +91,8 @@ class CollectiveTable:
         return self._known[name]
 
     def _classify(self, name: str) -> Collective | None:
-        if self._hint.search(name) is None:
+        lowered = name.lower()
+        if not any(hint in lowered for hint in self._hints):
             return None
         function = function_name(name)
         for family in self._families:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import regex
 
 from tracelens.errors import RuleError
+from tracelens.ruleset.prefilter import candidates
 from tracelens.ruleset.shelf import read_text, rules_folder
 
 UNMATCHED_BUCKET = "misc"
@@ -95,26 +97,34 @@ class RuleSet:
             RuleError: a pattern is not a regex, or takes longer than its limit on some name.
         """
         taken: list[int | None] = [None] * len(names)
-        left: Iterable[int] = range(len(names))
+        left: Sequence[int] = range(len(names))
+        series = pl.Series(names, dtype=pl.String)
         for rule, pattern in zip(self.rules, self.compiled, strict=True):
-            search = pattern.search
-            deadline = time.perf_counter() + PATTERN_LIMIT_S
-            missed: list[int] = []
-            for index in left:
-                try:
-                    found = search(names[index], timeout=SEARCH_LIMIT_S)
-                except TimeoutError as error:
-                    raise self._too_slow(rule, names[index]) from error
-                if found is not None:
-                    taken[index] = rule.position
-                else:
-                    missed.append(index)
-                    if not len(missed) & 63 and time.perf_counter() > deadline:
-                        raise self._too_slow(rule, names[index])
-            left = missed
-            if not missed:
+            found = self._found(rule, pattern, names, candidates(rule.pattern, names, series, left))
+            if not found:
+                continue
+            for index in found:
+                taken[index] = rule.position
+            left = [index for index in left if taken[index] is None]
+            if not left:
                 break
+            series = pl.Series([names[index] for index in left], dtype=pl.String)
         return taken
+
+    def _found(self, rule: Rule, pattern: Any, names: Sequence[str], among: Sequence[int]) -> list[int]:
+        """Which of the names at the positions `among` the rule's pattern is found in."""
+        search = pattern.search
+        deadline = time.perf_counter() + PATTERN_LIMIT_S
+        found = []
+        for index in among:
+            try:
+                if search(names[index], timeout=SEARCH_LIMIT_S):
+                    found.append(index)
+            except TimeoutError as error:
+                raise self._too_slow(rule, names[index]) from error
+            if time.perf_counter() > deadline:
+                raise self._too_slow(rule, names[index])
+        return found
 
     def bucket(self, position: int | None) -> str:
         """The bucket of a rule by position, as `classify` gives it."""
