@@ -51,7 +51,7 @@ def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_
         return
     domains = _domains(source, columns)
     layout = read_layout(source)
-    wanted = [
+    wanted: list[str] = [
         name
         for name in ("start", "end", "eventType", "globalTid", "text", "textId", "domainId", "jsonText", "binaryData")
         if name in columns

@@ -17,6 +17,7 @@ from tracelens.errors import DamagedError, NotAnExportError
 from tracelens.ingest import nsys
 from tracelens.ingest.discover import Found
 from tracelens.ingest.readers import Loader, ReadReport, read_columns, read_text_rows
+from tracelens.ingest.report import ExportedReport
 from tracelens.ingest.sqlite_file import SqliteFile, open_export, quoted
 
 _IDS_PER_QUERY = 500
@@ -61,11 +62,13 @@ def open_source(found: Found, loader: Loader) -> Source:
     Raises:
         InputError: the file is missing, broken, or not an export of nsys.
     """
-    source: Source = (
-        FolderSource(found.path, found.shown)
-        if found.kind == "folder"
-        else SqliteSource(found.path, found.shown, loader)
-    )
+    source: Source
+    if found.kind == "folder":
+        source = FolderSource(found.path, found.shown)
+    elif found.kind == "report":
+        source = ReportSource(found.path, found.shown, loader)
+    else:
+        source = SqliteSource(found.path, found.shown, loader)
     if not any(source.columns(table) for table in nsys.SIGNATURE_TABLES):
         source.close()
         raise NotAnExportError(
@@ -133,6 +136,23 @@ class SqliteSource:
     def close(self) -> None:
         """Gives the file back."""
         self._file.close()
+
+
+class ReportSource(SqliteSource):
+    """A report, exported through nsys for as long as it is read."""
+
+    def __init__(self, path: Path, shown: str, loader: Loader) -> None:
+        self._report = ExportedReport(path, shown)
+        try:
+            super().__init__(self._report.path, shown, loader)
+        except BaseException:
+            self._report.close()
+            raise
+
+    def close(self) -> None:
+        """Gives the export back and removes it."""
+        super().close()
+        self._report.close()
 
 
 class FolderSource:
