@@ -23,7 +23,7 @@ class Scale:
     Attributes:
         symbol: the unit as it stands in the column's head, `ms`, `KiB`, `%`, or empty.
         divisor: a value divided by it is in that unit.
-        decimals: digits after the point.
+        decimals: digits after the point; negative for two significant digits (probabilities).
     """
 
     symbol: str
@@ -34,6 +34,8 @@ class Scale:
         """`value` in this unit, thousands apart; `-` for null and for a number that is not finite."""
         if value is None or value != value or value in (float("inf"), float("-inf")):
             return MISSING
+        if self.decimals < 0:
+            return f"{value:.2g}"
         if self.divisor == 1 and self.decimals == 0 and isinstance(value, int):
             return f"{value:,}"
         text = f"{value / self.divisor:,.{self.decimals}f}"
@@ -95,6 +97,8 @@ def scale_of(name: str, values: Iterable[float | int | None], unit: str = "") ->
         return Scale("us", 1, 2)
     if name.endswith("_ppm"):
         return Scale("ppm", 1, 3)
+    if name == "p_value":
+        return Scale("", 1, -1)
     finite = [value for value in values if value is not None]
     if all(isinstance(value, int) for value in finite):
         return COUNT

@@ -229,6 +229,19 @@ def bare_name(name: str) -> str:
     return name
 
 
+_NOUNS = frozenset(
+    {"kernel", "step", "call", "gap", "rank", "stream", "event", "instance", "collective", "memcpy", "memset"}
+)
+
+
+def plural(name: str) -> str:
+    """A count's name as a head: `kernel_count` is `kernels`, `matched_count` is `matched`."""
+    if not name.endswith("_count"):
+        return name
+    noun = name.removesuffix("_count")
+    return f"{noun}s" if noun.rsplit("_", 1)[-1] in _NOUNS else noun
+
+
 def _plain(value: Any) -> Any:
     """`value` as JSON knows it: mappings by key order given, tuples as lists, NaN as null."""
     if isinstance(value, Mapping):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TextIO
 import polars as pl
 
 from tracelens.frames import Notice, Schema
-from tracelens.views.records import cells
+from tracelens.views.records import cells, plural
 from tracelens.views.text import encodable, shorten_middle, visible
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ def _fields(
 ) -> list[_Field]:
     fields = []
     for (bare, texts, unit, numeric), name in zip(cells(frame, schema), frame.columns, strict=True):
-        words = labels.get(name, bare.removesuffix("_count") + ("s" if bare.endswith("_count") else "")).split()
+        words = labels.get(name, plural(bare)).split()
         if name not in labels:
             words = [word for part in words for word in part.split("_") if word]
         shown = ["" if kind == "blank" else text for kind, text in zip(kinds, texts, strict=True)]
