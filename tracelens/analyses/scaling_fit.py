@@ -189,7 +189,7 @@ def weighted_least_squares(design: Floats, target: Floats, weights: Floats) -> t
     scaled = design * root[:, None]
     values, _, _, _ = np.linalg.lstsq(scaled, target * root, rcond=None)
     residual = (target - design @ values) * root
-    inverse: Floats = np.linalg.inv(scaled.T @ scaled)
+    inverse = np.linalg.inv(scaled.T @ scaled)
     return values.astype(np.float64), inverse.astype(np.float64), float(residual @ residual)
 
 

@@ -254,8 +254,8 @@ def _sentences(model: ScalingModel, prediction: pl.DataFrame) -> list[str]:
         fastest = rows.sort("step_us", "tp").row(0, named=True)
         text = (
             f"At lambda {lambda_us:g} us and TP {last['tp']} a step takes {last['step_us']:,.0f} us: "
-            f"floor {last['floor_us']:,.0f}, collectives {last['collective_us']:,.0f}, bandwidth {last['bandwidth_us']:,.2f}; "
-            f"efficiency {last['efficiency']:.1%}."
+            f"floor {last['floor_us']:,.0f}, collectives {last['collective_us']:,.0f}, bandwidth "
+            f"{last['bandwidth_us']:,.2f}; efficiency {last['efficiency']:.1%}."
         )
         if fastest["tp"] != last["tp"]:
             text += f" The fastest of these sizes is TP {fastest['tp']} ({fastest['step_us']:,.0f} us)."
