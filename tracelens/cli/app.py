@@ -16,6 +16,7 @@ COMMANDS = {
     "info": "info",
     "bucket": "bucket",
     "sql": "sql",
+    "capture": "capture",
 }
 
 
@@ -52,7 +53,7 @@ def build() -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, cls=getattr(command, "command_class", None))(command)
     return app
 
 
