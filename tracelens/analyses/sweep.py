@@ -64,12 +64,12 @@ class Sweep:
         seen = cell if counted is None else cell[counted]
         self.count += np.bincount(seen, minlength=self.count.size).reshape(self.count.shape)
         self.summed_ns += _sums(cell, length, self.summed_ns.shape)
-        owned = _beyond_earlier(lane, start_ns, end_ns, self._lane_end)
+        owned = beyond_earlier(lane, start_ns, end_ns, self._lane_end)
         self.owned_ns += _sums(cell, owned, self.owned_ns.shape)
         group = lane * self._group_count + self._groups[code]
         order = np.argsort(group.astype(np.int32), kind="stable")
         group = group[order]
-        within = _beyond_earlier(group, start_ns[order], end_ns[order], self._group_end)
+        within = beyond_earlier(group, start_ns[order], end_ns[order], self._group_end)
         self.union_ns += _sums(group, within, self.union_ns.shape)
 
 
@@ -79,7 +79,7 @@ def _sums(cell: Ints, values: Ints, shape: tuple[int, ...]) -> Ints:
     return totals
 
 
-def _beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> Ints:
+def beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> Ints:
     """What each event adds beyond the ends of all earlier ones of its lane; updates `latest`, the ends so far.
 
     The running maximum restarts at each lane: ends are taken relative to the batch's first start and raised by a
