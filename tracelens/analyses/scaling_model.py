@@ -121,7 +121,7 @@ def predict(model: ScalingModel, gpu: Gpu, tps: Sequence[int], lambdas_us: Seque
         tables={"prediction": frame},
         notices=tuple(shape_notices(model.shape, max(tps), model.tokens)),
         provenance=_provenance(model, gpu),
-        sentences=tuple(_sentences(model, frame)),
+        sentences=tuple(_sentences(model, gpu, frame)),
     )
 
 
@@ -247,8 +247,18 @@ def turning_point_sentence(model: ScalingModel, lambda_us: float) -> str:
     )
 
 
-def _sentences(model: ScalingModel, prediction: pl.DataFrame) -> list[str]:
-    sentences = []
+def _premise(model: ScalingModel, gpu: Gpu) -> str:
+    """What t(1) is and where it comes from."""
+    text = f"{model.shape.name} on {gpu.name}: t(1) is {model.t1_us:,.0f} us"
+    streamed = model.shape.streamed_bytes
+    if streamed is None or abs(floor_us(model.shape, gpu) - model.t1_us) > 1e-9 * model.t1_us:
+        return f"{text}, as given."
+    per_step = " with the experts of one token" if model.shape.experts else ""
+    return f"{text} ({streamed / 1e9:,.2f} GB{per_step} at {gpu.hbm_bytes_per_s / 1e12:g} TB/s)."
+
+
+def _sentences(model: ScalingModel, gpu: Gpu, prediction: pl.DataFrame) -> list[str]:
+    sentences = [_premise(model, gpu)]
     for (lambda_us,), rows in prediction.group_by("lambda_us", maintain_order=True):
         last = rows.sort("tp").row(-1, named=True)
         fastest = rows.sort("step_us", "tp").row(0, named=True)

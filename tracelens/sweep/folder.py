@@ -115,7 +115,7 @@ def read_outcome(run: Run) -> Outcome:
     same = state.get("commands") == [list(one) for one in run.commands]
     if status == DONE and not same:
         raise UsageError(
-            f"{run.folder} holds a finished run of another command", "use another --workdir, or --force to run it again"
+            f"{run.folder} holds a finished run of another command", "use another --workdir, or --rerun to run it again"
         )
     if status == DONE:
         return check_result(run)
