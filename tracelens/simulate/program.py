@@ -92,6 +92,7 @@ class Program:
         blocks: [first, last) index ranges that can be timed at once: main-stream runs without a collective, a
             wait for another stream or a possible host stall except at their first operation.
         read_back: index of the device-to-host copy that the host waits for.
+        model_launch: index of the last launch of the model itself; sampling and read-back come after.
         stall_points: per fault index, the operations that its stalls delay.
         range_text: the engine's range of this step; `{i}` is the iteration.
         tokens_out: tokens that the step yields.
@@ -104,6 +105,7 @@ class Program:
     launches: tuple[LaunchPlan, ...]
     blocks: tuple[tuple[int, int], ...]
     read_back: int
+    model_launch: int
     stall_points: dict[int, tuple[int, ...]]
     range_text: str
     tokens_out: int
@@ -247,6 +249,7 @@ class _Builder:
         self.segment = "model"
         self.forward(spec.layers, source if on_copy_stream else -1)
         self.segment = "eager"
+        self.add(Op("memset", "memset", 1_200.0, kind=MEMSET, bytes=4 * self.stretch.batch))
         for name in self.words.sampling:
             self.kernel(name, "sampling", 3_000.0 + 0.5 * self.stretch.batch)
         if spec.speculative and self.stretch.kind == "speculative":
@@ -384,6 +387,7 @@ def build_program(spec: CaptureSpec, stretch: Stretch, number: int, scale: float
         launches=tuple(launches),
         blocks=_blocks(ops, {i for points in stalls.values() for i in points}),
         read_back=max(i for i, op in enumerate(ops) if op.copy_kind == 2),
+        model_launch=int(launch[max(i for i, op in enumerate(ops) if op.segment != "eager")]),
         stall_points=stalls,
         range_text=range_text(spec.engine, stretch),
         tokens_out=stretch.batch,

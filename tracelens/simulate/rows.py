@@ -32,7 +32,6 @@ Ints = npt.NDArray[np.int64]
 CHUNK_ROWS = 200_000
 FIRST_PID = 2_000
 FOREIGN_PID = 1_777
-NCCL_DOMAIN = 1
 NCCL_RANGES = {
     "all_reduce": ("ncclAllReduce", 5),
     "all_gather": ("ncclAllGather", 4),
@@ -58,6 +57,11 @@ class Owner:
     correlation_base: int
 
     @property
+    def nccl_domain(self) -> int:
+        """The process's number of the NCCL domain: odd ranks made another domain before."""
+        return 1 + self.rank % 2
+
+    @property
     def tid(self) -> int:
         """The launching thread: the process's main one, or one per GPU when a process drives several."""
         return self.pid if self.correlation_step == 1 else self.pid + self.rank
@@ -67,7 +71,8 @@ def owners(spec: CaptureSpec, ranks: list[int]) -> list[Owner]:
     """The owner of each rank of one export."""
     found = []
     for rank in ranks:
-        gpu = rank % spec.ranks_per_host if spec.ranks > spec.ranks_per_host else rank
+        # one export is one machine, however many GPUs it then has
+        gpu = rank if len(ranks) > 1 else rank % spec.ranks_per_host
         pid = FIRST_PID if spec.one_process else FIRST_PID + 7 * rank
         device = 0 if spec.visible_devices else gpu
         shared = spec.one_process and len(ranks) > 1
@@ -374,13 +379,13 @@ class _Tables:
                 "NCCL communicator ID": self._communicator(rank, events.ops[number].group),
                 "Message size [bytes]": events.ops[number].bytes,
             }
-            payloads[number] = self._payload(fields, SCHEMA_BASE + schema)
+            payloads[number] = self._payload(owner, fields, SCHEMA_BASE + schema)
         columns: dict[str, Any] = {
             "start": clock.to_session(events.launch_begin[rank, launch] + shift) - 600,
             "end": clock.to_session(events.launch_end[rank, launch] + shift) + 200,
             "eventType": 59,
             "globalTid": tid,
-            "domainId": NCCL_DOMAIN,
+            "domainId": owner.nccl_domain,
             "textId": np.array([texts[number] for number in op]),
         }
         for name in ("jsonText", "binaryData"):
@@ -393,13 +398,13 @@ class _Tables:
         spec, rank = self.spec, owner.rank
         self.writer.insert(
             "NVTX_EVENTS",
-            1,
+            owner.nccl_domain,
             {
                 "start": -1_957_198_520,
                 "eventType": 75,
-                "text": ["NCCL"],
+                "text": ["CCCL", "NCCL"][-owner.nccl_domain :],
                 "globalTid": tid,
-                "domainId": NCCL_DOMAIN,
+                "domainId": np.arange(1, owner.nccl_domain + 1),
             },
         )
         groups = [(0, spec.tp, rank % spec.tp)] if spec.tp > 1 else []
@@ -421,9 +426,9 @@ class _Tables:
                     "end": begin + 15_000_000,
                     "eventType": 59,
                     "globalTid": tid,
-                    "domainId": NCCL_DOMAIN,
+                    "domainId": owner.nccl_domain,
                     "textId": self.writer.string("ncclCommInitRankConfig"),
-                    **{name: [value] for name, value in self._payload(fields, SCHEMA_BASE + 11).items()},
+                    **{name: [value] for name, value in self._payload(owner, fields, SCHEMA_BASE + 11).items()},
                 },
             )
 
@@ -431,14 +436,14 @@ class _Tables:
         number = self.spec.dp if group == ALL_GROUP and self.spec.dp > 1 else rank // self.spec.tp
         return COMMUNICATOR_BASE + 0x1F3 * number
 
-    def _payload(self, fields: dict[str, int], schema: int) -> dict[str, Any]:
+    def _payload(self, owner: Owner, fields: dict[str, int], schema: int) -> dict[str, Any]:
         chosen = self.spec.nccl_payload
         payload: dict[str, Any] = {}
         if chosen in ("json", "both"):
             payload["jsonText"] = "{" + ", ".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
         if chosen in ("binary", "both") and self.writer.has("NVTX_EVENTS", "binaryData"):
-            payload["binaryData"] = nccl_payload(fields, schema, NCCL_DOMAIN)
-            head, entries = payload_schema_rows(fields, schema, NCCL_DOMAIN)
+            payload["binaryData"] = nccl_payload(fields, schema, owner.nccl_domain)
+            head, entries = payload_schema_rows(fields, schema, owner.nccl_domain)
             self.writer.insert_rows(head.table, [dict(head.values)])
             self.writer.insert_rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", [dict(entry.values) for entry in entries])
         return payload

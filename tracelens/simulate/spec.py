@@ -214,7 +214,8 @@ class CaptureSpec:
         nvtx: engine (its own grammar) or none.
         nvtx_type: 59 push-pop or 60 start-end.
         nvtx_registered: texts by id instead of inline.
-        nvtx_close: after (the read-back) or early (right after the last launch).
+        nvtx_close: after (the read-back), early (right after the last launch) or model (after the model's last
+            launch: sampling and read-back are launched outside any range).
         nvtx_inner: more ranges per launch, for volume.
         nccl_ranges: host-side NCCL ranges of eager NCCL calls and of communicator creation.
         nccl_payload: json, binary, both or none.
@@ -382,7 +383,7 @@ class CaptureSpec:
             ("all_reduce_large", self.all_reduce_large, ALL_REDUCES),
             ("all_gather", self.all_gather, tuple(ALL_GATHERS)),
             ("nvtx", self.nvtx, ("engine", "none")),
-            ("nvtx_close", self.nvtx_close, ("after", "early")),
+            ("nvtx_close", self.nvtx_close, ("after", "early", "model")),
             ("nccl_payload", self.nccl_payload, ("json", "binary", "both", "none")),
             ("titles", self.titles, ("worker", "none")),
             ("gemm_names", self.gemm_names or GEMM_NAMES[0], GEMM_NAMES),

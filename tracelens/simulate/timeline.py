@@ -165,9 +165,11 @@ def _step(state: _Clockwork, program: Program, number: int, index: int, idle_aft
     state.host_free = launch_end[:, -1] + 500
     state.idle_ns = idle_after
     state.decode_steps += program.phase == "decode"
-    range_end = state.host_free if spec.nvtx_close == "early" else np.maximum(state.host_free, state.read_back)
-    if spec.host_ahead:
+    range_end = np.maximum(state.host_free, state.read_back)
+    if spec.nvtx_close == "early" or spec.host_ahead:
         range_end = state.host_free
+    if spec.nvtx_close == "model":
+        range_end = launch_end[:, program.model_launch] + 200
     return StepTimes(
         index, number, begin, range_end, start, end, present, launch_begin, launch_end, idle_after, warm_up, late_rank
     )

@@ -258,7 +258,10 @@ def observed_rows(spec: CaptureSpec, events: Events, rank: int) -> ObservedRows:
 
 def measure(spec: CaptureSpec, timeline: Timeline, events: Events, period_ns: int) -> Truth:
     """Compute the truth of a timed capture."""
-    calls = _collectives(spec, timeline, events)
+    visible = events.kept
+    if spec.graph_capture == "graph":
+        visible = visible & (events.graph < 0)
+    calls = _collectives(spec, timeline, events, visible)
     ranks, count = spec.ranks, len(timeline.steps)
     rows = [observed_rows(spec, events, rank) for rank in range(ranks)]
     edge = np.stack([_edges(row, count) for row in rows], axis=1)
@@ -305,7 +308,7 @@ def measure(spec: CaptureSpec, timeline: Timeline, events: Events, period_ns: in
     kinds = np.array([op.kind for op in events.ops])
     is_kernel = kinds[events.op] == 0
     kernel_count = np.stack(
-        [np.bincount(events.step[events.kept[rank] & is_kernel], minlength=count) for rank in range(ranks)], axis=1
+        [np.bincount(events.step[visible[rank] & is_kernel], minlength=count) for rank in range(ranks)], axis=1
     )
     call_count = np.zeros((count, ranks), np.int64)
     wait_sum = np.zeros((count, ranks), np.int64)
@@ -352,7 +355,7 @@ def measure(spec: CaptureSpec, timeline: Timeline, events: Events, period_ns: in
     )
 
 
-def _collectives(spec: CaptureSpec, timeline: Timeline, events: Events) -> CollectiveTruth:
+def _collectives(spec: CaptureSpec, timeline: Timeline, events: Events, visible: Bools) -> CollectiveTruth:
     first = np.flatnonzero(np.array([op.group >= 0 for op in events.ops])[events.op])
     ops = [events.ops[i] for i in events.op[first]]
     families = [op.family for op in ops]
@@ -372,7 +375,7 @@ def _collectives(spec: CaptureSpec, timeline: Timeline, events: Events) -> Colle
     own_group = np.arange(spec.ranks) // spec.tp
     communicator = np.where(every[:, None], spec.dp if spec.dp > 1 else 0, own_group[None, :])
     wait, transfer = np.zeros_like(arrival), np.zeros_like(arrival)
-    kept = (events.kept[:, first] & events.kept[:, last]).T
+    kept = (visible[:, first] & visible[:, last]).T
     complete = kept.copy()
     for rows, groups in ((every, 1), (~every, spec.dp)):
         if not rows.any():
@@ -490,7 +493,7 @@ def _gaps(spec: CaptureSpec, rows: ObservedRows, events: Events, rank: int, edge
     for place, chosen in enumerate((is_graph, ~is_graph)):
         fresh = chosen & launched & (call_begin >= dry) & ~same_replay
         if fresh.sum() >= FEW_LAUNCHES:
-            typical[place] = int(np.median(start[fresh] - call_begin[fresh]))
+            typical[place] = int(np.rint(np.median(start[fresh] - call_begin[fresh])))
     latency = np.where(is_graph, typical[0], typical[1])
     edges = np.sort(edge[:, rank][edge[:, rank] >= 0])
     at_edge = np.asarray(np.isin(start, edges))
