@@ -160,7 +160,10 @@ class Screen:
         dropped = self._fit(fields, optional, bool(bars))
         self._draw(fields, kinds, bars, quiet, shown)
         if dropped:
-            self.line(f"({', '.join(dropped)}: no room in {self.width} columns)", "dim")
+            import textwrap
+
+            for text in textwrap.wrap(f"({', '.join(dropped)}: no room in {self.width} columns)", max(self.width, 20)):
+                self.line(text, "dim")
         if hidden:
             self.line(f"({hidden:,} more rows)", "dim")
         self.line()
