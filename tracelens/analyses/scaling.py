@@ -99,7 +99,7 @@ def scaling(points: Sequence[SweepPoint], question: Question) -> ScalingResult:
             raise NotIdentifiableError(f"no prediction: {refusal}", texts.refusal_hint(question.fit, group))
         mine = [_point_row(group, question, references, traced, one.tp) for one in group.measurements]
         rows.extend(mine)
-        sentences.extend(texts.group_sentences(group, mine, traced))
+        sentences.extend(texts.group_sentences(group, question, mine, traced))
     frame = _points_frame(rows)
     sentences.extend(texts.traced_sentences(traced, question.shape))
     notices.extend(texts.statistic_notices(found, question, traced))
@@ -313,6 +313,7 @@ def _provenance(points: Sequence[SweepPoint], question: Question) -> dict[str, A
         "layers": None if shape is None else shape.layers,
         "width": None if shape is None else shape.width,
         "nvlink_gb_s": question.link_bytes_per_s / 1e9,
+        "gpu": question.gpu,
         "bytes_t1_us": question.bytes_t1_us,
         "fit": question.fit,
     }

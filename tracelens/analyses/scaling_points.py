@@ -83,6 +83,7 @@ class Question:
         shape: the model; null when nothing is known of it, and then nothing is predicted or fitted but `affine`.
         link_bytes_per_s: GPU-to-GPU bandwidth, both directions together.
         bytes_t1_us: t(1) from bytes over bandwidth; null when not known. A measured t(1) goes before it.
+        gpu: name of the GPU whose figures these are.
         tokens: tokens in the step; null takes the batch of the measurements, else 1.
         lambda_us: reference lambda given by the user.
         fit: `model`; `affine` for t = a / p + c; `none` for the points alone.
@@ -93,6 +94,7 @@ class Question:
     shape: ModelShape | None = None
     link_bytes_per_s: float = 900e9
     bytes_t1_us: float | None = None
+    gpu: str = "custom"
     tokens: int | None = None
     lambda_us: float | None = None
     fit: Literal["model", "affine", "none"] = "model"

@@ -13,11 +13,12 @@ from tracelens.analyses.scaling_points import Group, Question
 from tracelens.analyses.scaling_presets import ModelShape
 from tracelens.frames import Notice
 
-
 _NOTEWORTHY = 0.005
 
 
-def group_sentences(group: Group, rows: Sequence[Mapping[str, Any]], traced: Mapping[int, TracedStep]) -> list[str]:
+def group_sentences(
+    group: Group, question: Question, rows: Sequence[Mapping[str, Any]], traced: Mapping[int, TracedStep]
+) -> list[str]:
     """What the points of one statistic say: efficiency, where a larger size is slower, and the residuals."""
     timed = [row for row in rows if row["step_us"] is not None]
     if not timed:
@@ -32,6 +33,12 @@ def group_sentences(group: Group, rows: Sequence[Mapping[str, Any]], traced: Map
         fastest = min(timed, key=lambda row: (row["step_us"], row["tp"]))
         if fastest is not last:
             sentences.append(f"{group.label}: the fastest size is TP {fastest['tp']} ({fastest['step_us']:,.0f} us).")
+    measured, streamed = group.t1_us, question.bytes_t1_us
+    if measured is not None and streamed is not None and group.is_decode:
+        sentences.append(
+            f"TP 1 takes {measured / streamed:.2f}x the time of streaming the weights ({streamed:,.0f} us on "
+            f"{question.gpu})."
+        )
     for before, after in pairwise(timed):
         if after["step_us"] >= before["step_us"]:
             sentences.append(_slower_sentence(group, before, after, traced))
@@ -90,6 +97,16 @@ def statistic_notices(found: Sequence[Group], question: Question, traced: Mappin
             )
         )
     notices.extend(_baseline_notices(found))
+    if question.bytes_t1_us is not None and any(group.is_decode and group.t1_us is None for group in found):
+        notices.append(
+            Notice(
+                "t1-from-bytes",
+                "info",
+                f"no TP 1 was measured: t(1) is {question.bytes_t1_us:,.0f} us, streamed bytes over the memory bandwidth "
+                f"of {question.gpu}",
+                "--gpu, --hbm-tb-s and --streamed-gb say otherwise",
+            )
+        )
     notices.extend(
         Notice(
             "no-decode-statistic",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,7 +72,7 @@ class Workload:
             return None
         # Without a width the messages count as empty: only the bandwidth term, a small one, is lost.
         base = model_shape(self.model_preset) if self.model_preset else ModelShape("custom", 1, 1)
-        given = {
+        given: dict[str, Any] = {
             "layers": self.layers,
             "width": self.width,
             "dtype_bytes": self.dtype_bytes,
@@ -92,7 +92,7 @@ class Workload:
         from tracelens.analyses.scaling_presets import gpu
 
         base = gpu(self.gpu or DEFAULT_GPU)
-        given = {
+        given: dict[str, Any] = {
             "hbm_bytes_per_s": None if self.hbm_tb_s is None else self.hbm_tb_s * 1e12,
             "link_bytes_per_s": None if self.nvlink_gb_s is None else self.nvlink_gb_s * 1e9,
         }

@@ -1,0 +1,186 @@
+"""The mean decode step of a capture, cut for the residual of a TP sweep.
+
+Chosen are the complete steps of one rung, warm-up excluded. Each instant of their windows is compute of one bucket, a
+collective, or a gap, so the parts sum to the step; collectives are the exclusive time of what the collective table
+names, split into wait and transfer in proportion to their members' sums.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tracelens.analyses.alignment import align
+from tracelens.analyses.gaps import find_gaps
+from tracelens.analyses.residual import ALL_REDUCE, TracedCollective, TracedStep
+from tracelens.analyses.scaling_presets import ModelShape
+from tracelens.analyses.step_figures import step_figures
+from tracelens.analyses.steps import find_steps
+from tracelens.errors import SelectionError
+from tracelens.frames import Notice
+from tracelens.trace import LoadedTrace
+
+SQL = Path(__file__).with_suffix(".sql")
+
+
+def traced_step(
+    trace: LoadedTrace, tp: int, *, tokens: int | None = None, shape: ModelShape | None = None
+) -> tuple[TracedStep, list[Notice]]:
+    """The mean decode step of a capture.
+
+    Args:
+        trace: the capture of one TP size.
+        tp: that size; fewer ranks in the capture are noticed.
+        tokens: chooses the rung with that many tokens, and gives message sizes where markers do not say.
+        shape: gives message sizes where the capture has no payload.
+
+    Raises:
+        SelectionError: no complete decode step, or none with that many tokens.
+    """
+    rows, told_tokens = _chosen_steps(trace, tokens)
+    known_tokens = told_tokens if told_tokens is not None else tokens
+    ranks, steps = rows["rank"].n_unique(), rows["step"].n_unique()
+    share = 1.0 / rows.height
+    compute, collective_ns = _exclusive(trace, rows, share)
+    find_gaps(trace)
+    align(trace)
+    trace.db.register("scaling_window", rows.select("rank", "step").to_arrow())
+    try:
+        gap_rows = trace.rows(SQL, "gaps")
+        members = trace.rows(SQL, "collectives")
+    finally:
+        trace.db.unregister("scaling_window")
+    message = None if shape is None or known_tokens is None else known_tokens * shape.width * shape.dtype_bytes
+    step = TracedStep(
+        tp=tp,
+        step_ns=float(rows["step_ns"].sum()) * share,
+        step_count=steps,
+        tokens=known_tokens,
+        compute_ns=compute,
+        gaps_ns={cause: gap_ns * share for cause, gap_ns in gap_rows.select("cause", "gap_ns").iter_rows()},
+        host_part_ns=float(gap_rows["host_part_ns"].sum()) * share,
+        collectives=_collectives(members, share, collective_ns, message),
+    )
+    return step, _notices(trace, tp, ranks, members)
+
+
+def _chosen_steps(trace: LoadedTrace, tokens: int | None) -> tuple[pl.DataFrame, int | None]:
+    """The rows of the steps to average, and their tokens where the markers say."""
+    phase = trace.options.phase or "decode"
+    rows = find_steps(trace).table.filter(
+        pl.col("complete_on_all") & ~pl.col("warm_up") & (pl.col("phase") == phase) & pl.col("rank").is_in(trace.ranks)
+    )
+    if trace.options.steps is not None:
+        rows = rows.filter(pl.col("step").is_between(*trace.options.steps))
+    rows = rows.with_columns(pl.coalesce("tokens", "requests").alias("_tokens"))
+    if tokens is not None and rows["_tokens"].null_count() < rows.height:
+        rows = rows.filter(pl.col("_tokens") == tokens)
+    if rows.is_empty():
+        wanted = f" of {tokens} tokens" if tokens is not None else ""
+        raise SelectionError(
+            f"the capture holds no complete {phase} step{wanted}", "`tracelens steps` shows what is there"
+        )
+    # One rung of one set: that with the most steps, the lowest on a tie.
+    counts = rows.group_by("set", "rung").agg(pl.len().alias("count")).sort(-pl.col("count"), "set", "rung")
+    set_number, rung = counts.row(0)[:2]
+    rows = rows.filter((pl.col("set") == set_number) & pl.col("rung").eq_missing(rung))
+    told = rows["_tokens"].drop_nulls()
+    return rows.drop("_tokens"), int(told.mode().sort()[0]) if told.len() else None
+
+
+def _exclusive(trace: LoadedTrace, rows: pl.DataFrame, share: float) -> tuple[dict[str, float], float]:
+    """(bucket -> exclusive compute, exclusive collective time), means per rank and step."""
+    names = trace.rows(SQL, "names")
+    windows = (
+        rows.select("rank", "step", "edge_ns", "window_end_ns")
+        .rename({"edge_ns": "start_ns", "window_end_ns": "end_ns"})
+        .with_columns((pl.col("step").rank("dense") - 1).cast(pl.Int64).alias("step"))
+        .sort("rank", "start_ns")
+    )
+    figures = step_figures(trace, windows, names.height)
+    by_name = pl.Series("elapsed_ns", figures.elapsed_ns.sum(axis=0), dtype=pl.Int64)
+    totals = names.with_columns(by_name).filter(pl.col("elapsed_ns") > 0)
+    compute = totals.filter(~pl.col("collective")).group_by("bucket").agg(pl.col("elapsed_ns").sum()).sort("bucket")
+    collective_ns = totals.filter(pl.col("collective"))["elapsed_ns"].sum()
+    return {bucket: elapsed * share for bucket, elapsed in compute.iter_rows()}, float(collective_ns) * share
+
+
+def _collectives(
+    members: pl.DataFrame, share: float, collective_ns: float, message_bytes: int | None
+) -> list[TracedCollective]:
+    """The groups, scaled so that they sum to the exclusive collective time."""
+    total_ns = float(members["duration_ns"].sum()) * share
+    exposed = collective_ns / total_ns if total_ns > 0 else 0.0
+    merged: dict[tuple[str, str, int | None], dict[str, Any]] = {}
+    for row in members.iter_rows(named=True):
+        size = row["message_bytes"]
+        if size is None and row["operation"] == ALL_REDUCE:
+            size = message_bytes
+        key = (row["operation"], row["implementation"], size)
+        into = merged.setdefault(key, {"calls": 0, "duration": 0, "wait": 0, "transfer": None, "most": 0})
+        into["calls"] += row["call_count"]
+        into["duration"] += row["duration_ns"]
+        into["wait"] += row["wait_ns"]
+        if row["transfer_p50_ns"] is not None and row["matched_count"] > into["most"]:
+            into["transfer"], into["most"] = row["transfer_p50_ns"], row["matched_count"]
+    return [
+        TracedCollective(
+            operation,
+            implementation,
+            size,
+            found["calls"] * share,
+            found["wait"] * share * exposed,
+            (found["duration"] - found["wait"]) * share * exposed,
+            found["transfer"],
+        )
+        for (operation, implementation, size), found in merged.items()
+    ]
+
+
+def _notices(trace: LoadedTrace, tp: int, ranks: int, members: pl.DataFrame) -> list[Notice]:
+    notices = [notice for notice in trace.notices if notice.severity == "warning"]
+    if ranks < tp:
+        notices.append(
+            Notice(
+                "ranks-missing",
+                "warning",
+                f"the capture of TP {tp} shows {ranks} rank{'s' if ranks != 1 else ''}: what it waits for cannot be told "
+                "from what it transfers",
+                "record all ranks: --trace-fork-before-exec=true, or one export a rank",
+                count=tp - ranks,
+            )
+        )
+    unmatched = int(members["call_count"].sum() or 0) - int(members["matched_count"].sum() or 0)
+    calls = int(members["call_count"].sum() or 0)
+    if ranks >= tp > 1 and calls and unmatched > 0.05 * calls:
+        notices.append(
+            Notice(
+                "waits-unknown",
+                "warning",
+                f"{unmatched:,} of {calls:,} collective calls of the chosen steps matched no other rank: they count as "
+                "transfer",
+                "`tracelens skew` says why",
+                count=unmatched,
+            )
+        )
+    return notices
+
+
+def all_reduces_by_size(trace: LoadedTrace, *, width: int, dtype_bytes: int, tokens: int | None = None) -> pl.DataFrame:
+    """All-reduces of one rank by implementation and message size: implementation, message_bytes, tokens, call_count.
+
+    A payload gives the size; else tokens x width x bytes, with the step's tokens from its marker, else `tokens`.
+    """
+    find_steps(trace)
+    align(trace)
+    found = trace.rows(SQL, "all_reduces")
+    given = pl.lit(tokens, pl.Int64)
+    return (
+        found.with_columns(pl.coalesce("tokens", given).alias("tokens"))
+        .with_columns(pl.coalesce("message_bytes", pl.col("tokens") * (width * dtype_bytes)).alias("message_bytes"))
+        .group_by("implementation", "message_bytes", "tokens")
+        .agg(pl.col("call_count").sum())
+        .sort("message_bytes", "tokens", "implementation", nulls_last=True)
+    )
