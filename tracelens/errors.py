@@ -12,6 +12,7 @@
     ├── RuleError             a bucket map or a pattern is wrong
     ├── NotComparableError    two runs, or two statistics, cannot be set against each other
     ├── NotIdentifiableError  the data cannot carry the number that was asked for
+    ├── HarnessError          an engine's benchmark did not end well
     └── OutputError           the answer cannot be written where it was asked to go
 
 Each carries what was seen and expected (the message) and what to try next (the hint); the command line prints
@@ -80,6 +81,10 @@ class NotComparableError(TracelensError):
 
 class NotIdentifiableError(TracelensError):
     """The data cannot carry the number that was asked for."""
+
+
+class HarnessError(TracelensError):
+    """An engine's benchmark did not end well, or left no result that can be read."""
 
 
 class OutputError(TracelensError):
