@@ -34,16 +34,20 @@ class StepFigures:
 
     Attributes:
         elapsed_ns: (steps, names) exclusive time, summed over ranks.
+        early_ns: (steps, names) the part of it before a given time of each event: in collectives, waiting.
         calls: (steps, names) events that start in the window, summed over ranks.
         rank_elapsed_ns: (ranks, names) exclusive time, summed over steps.
     """
 
     elapsed_ns: Ints
+    early_ns: Ints
     calls: Ints
     rank_elapsed_ns: Ints
 
 
-def step_figures(trace: LoadedTrace, windows: pl.DataFrame, names: int) -> StepFigures:
+def step_figures(
+    trace: LoadedTrace, windows: pl.DataFrame, names: int, until: pl.DataFrame | None = None
+) -> StepFigures:
     """Exclusive time and calls of every name in every window.
 
     Args:
@@ -51,6 +55,7 @@ def step_figures(trace: LoadedTrace, windows: pl.DataFrame, names: int) -> StepF
         windows: rank, step (0, 1, ... in the order of the answer), start_ns, end_ns on the export's own time; disjoint
             within a rank.
         names: number of names in kernel_name.
+        until: event_id, until_ns, ascending by event_id: events whose time before `until_ns` is also summed apart.
     """
     ranks = sorted(windows["rank"].unique().to_list())
     lanes = np.full(max(ranks, default=0) + 1, -1, np.int64)
@@ -58,7 +63,9 @@ def step_figures(trace: LoadedTrace, windows: pl.DataFrame, names: int) -> StepF
     cutter = _Cutter(windows, lanes)
     steps = int(windows["step"].max() or 0) + 1 if windows.height else 0  # type: ignore[arg-type]
     elapsed = np.zeros((steps, names), np.int64)
+    early = np.zeros((steps, names), np.int64)
     calls = np.zeros((steps, names), np.int64)
+    waiting = _Until(until)
     by_rank = np.zeros((len(ranks), names), np.int64)
     latest = np.full(len(ranks), _NOTHING_YET, np.int64)
     query = queries(_SELECTION)["whole_events"]
@@ -66,22 +73,46 @@ def step_figures(trace: LoadedTrace, windows: pl.DataFrame, names: int) -> StepF
         rank, name, start_ns, end_ns = (
             batch.column(place).to_numpy().astype(np.int64, copy=False) for place in range(4)
         )
+        until_ns = waiting.of_next(len(rank), end_ns)
         keep = (rank < len(lanes)) & (lanes[np.minimum(rank, len(lanes) - 1)] >= 0)
         if not keep.any():
             continue
         lane, name, start_ns, end_ns = lanes[rank[keep]], name[keep], start_ns[keep], end_ns[keep]
         owned = beyond_earlier(lane, start_ns, end_ns, latest)
-        for of, step, part in cutter.cut(lane, end_ns - owned, end_ns):
+        begin_ns = end_ns - owned
+        for of, step, part in cutter.cut(lane, begin_ns, end_ns):
             _add(elapsed, step, name[of], part)
             by_rank += (
                 np.bincount(lane[of] * names + name[of], weights=part, minlength=by_rank.size)
                 .astype(np.int64)
                 .reshape(by_rank.shape)
             )
+        if until_ns is not None:
+            for of, step, part in cutter.cut(lane, begin_ns, np.clip(until_ns[keep], begin_ns, end_ns)):
+                _add(early, step, name[of], part)
         step = cutter.step_at(lane, start_ns)
         inside = step >= 0
         _add(calls, step[inside], name[inside], np.ones(int(inside.sum()), np.int64))
-    return StepFigures(elapsed, calls, by_rank)
+    return StepFigures(elapsed, early, calls, by_rank)
+
+
+class _Until:
+    """Times of listed events, handed out along the events in their order."""
+
+    def __init__(self, until: pl.DataFrame | None) -> None:
+        self._event = until["event_id"].to_numpy() if until is not None else np.zeros(0, np.int64)
+        self._time = until["until_ns"].to_numpy() if until is not None else np.zeros(0, np.int64)
+        self._next = 0
+
+    def of_next(self, count: int, end_ns: Ints) -> Ints | None:
+        """For the next `count` events their times; those that are not listed have none, told as long past."""
+        first, self._next = self._next, self._next + count
+        low, high = np.searchsorted(self._event, [first, self._next])
+        if low == high:
+            return None
+        times = np.full_like(end_ns, _NOTHING_YET)
+        times[self._event[low:high] - first] = self._time[low:high]
+        return times
 
 
 class _Cutter:

@@ -17,6 +17,12 @@ COMMANDS = {
     "bucket": "bucket",
     "sql": "sql",
     "capture": "capture",
+    "predict": "predict",
+    "ladder": "ladder",
+    "sweep": "sweep",
+    "rules": "rules",
+    "simulate": "simulate",
+    "scaling": "scaling",
 }
 
 
