@@ -6,7 +6,16 @@ apart from it and decides what counts as an operation between ranks, so that no 
 
 from tracelens.ruleset.collectives import Collective, CollectiveTable, load_collectives
 from tracelens.ruleset.detection import Detection, detect_engine
-from tracelens.ruleset.maps import UNMATCHED_BUCKET, Rule, RuleSet, load_ruleset, parse_map, shipped_maps
+from tracelens.ruleset.maps import (
+    UNMATCHED_BUCKET,
+    Rule,
+    RuleSet,
+    load_maps,
+    load_ruleset,
+    parse_map,
+    shipped_for,
+    shipped_maps,
+)
 
 __all__ = [
     "UNMATCHED_BUCKET",
@@ -17,7 +26,9 @@ __all__ = [
     "RuleSet",
     "detect_engine",
     "load_collectives",
+    "load_maps",
     "load_ruleset",
     "parse_map",
+    "shipped_for",
     "shipped_maps",
 ]

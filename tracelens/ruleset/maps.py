@@ -132,7 +132,7 @@ class RuleSet:
 
     def _too_slow(self, rule: Rule, name: str) -> RuleError:
         return RuleError(
-            f"pattern {shorten(rule.pattern)!r} (rule {rule.position + 1} of map {self.name}) "
+            f"pattern {shorten(rule.pattern)!r} (rule {rule.position} of map {self.name}) "
             f"takes too long on kernel {shorten(name)!r}",
             "nested repeats such as `(a+)+` explode; simplify the pattern, `tracelens rules check` finds the others",
         )
@@ -147,7 +147,7 @@ def compile_pattern(rule: Rule, map_name: str) -> Any:
     try:
         return regex.compile(rule.pattern)
     except (regex.error, OverflowError, RecursionError, ValueError) as error:
-        where = f"rule {rule.position + 1} of map {map_name}" + (f", line {rule.line}" if rule.line else "")
+        where = f"rule {rule.position} of map {map_name}" + (f", line {rule.line}" if rule.line else "")
         raise RuleError(
             f"pattern {shorten(rule.pattern)!r} ({where}) is not a regex: {error}",
             "escape a literal ( [ * + ? . with a backslash (two in JSON)",
@@ -267,6 +267,12 @@ def shipped_maps() -> Mapping[str, Path]:
     return {DEFAULT_MAP: found.pop(DEFAULT_MAP), **found} if DEFAULT_MAP in found else found
 
 
+def shipped_for(engine: str | None, model: str | None) -> str:
+    """Name of the shipped map for what a capture was found to be of; the default where there is none."""
+    name = f"{engine}/{model}"
+    return name if name in shipped_maps() else DEFAULT_MAP
+
+
 def load_ruleset(rules: str | None = None, engine: str | None = None, model: str | None = None) -> RuleSet:
     """The map to use.
 
@@ -279,34 +285,53 @@ def load_ruleset(rules: str | None = None, engine: str | None = None, model: str
     Raises:
         RuleError: no such map or file, a broken file or pattern, or a choice that is left open (they are listed).
     """
+    path, name, model = _place(rules, engine, model)
+    engine = None if name else engine
+    chosen = _read(path, name, engine, model)
+    if len(chosen) != 1:
+        listed = ", ".join(f"{one.engine}/{one.model}" for one in _read(path, name, None, None))
+        asked = "/".join(part or "any" for part in (engine, model))
+        what = f"has no map for {asked}" if not chosen else "holds several maps"
+        raise RuleError(f"{path} {what}: {listed}", "choose one with --engine and --model")
+    _ = chosen[0].compiled  # a pattern that is no regex is refused here, before any trace is read
+    return chosen[0]
+
+
+def load_maps(rules: str | None = None, engine: str | None = None, model: str | None = None) -> list[RuleSet]:
+    """Every map of a file that `engine` and `model` leave, without a look at the patterns: for the linter.
+
+    Raises:
+        RuleError: no such map or file, or a broken file.
+    """
+    path, name, model = _place(rules, engine, model)
+    engine = None if name else engine
+    chosen = _read(path, name, engine, model)
+    if not chosen:
+        listed = ", ".join(f"{one.engine}/{one.model}" for one in _read(path, name, None, None))
+        raise RuleError(f"{path} has no map for {engine or 'any'}/{model or 'any'}: {listed}")
+    return chosen
+
+
+def _place(rules: str | None, engine: str | None, model: str | None) -> tuple[Path, str | None, str | None]:
+    """The file, the shipped name if it is one, and the model to take from it."""
     shipped = shipped_maps()
     if rules is None:
         rules = f"{engine}/{model}" if engine and model else DEFAULT_MAP
         if rules not in shipped:
             raise RuleError(f"no shipped map for {rules}", f"shipped are: {', '.join(shipped)}")
-        return _load(shipped[rules], rules, None, rules.partition("/")[2] or None)
+        return shipped[rules], rules, rules.partition("/")[2] or None
     if rules in shipped and not Path(rules).is_file():
-        return _load(shipped[rules], rules, None, rules.partition("/")[2] or None)
+        return shipped[rules], rules, rules.partition("/")[2] or None
     if not Path(rules).is_file() and "." not in Path(rules).name:
         raise RuleError(f"{rules} is neither a shipped map nor a file", f"shipped are: {', '.join(shipped)}")
-    return _load(Path(rules), None, engine, model)
+    return Path(rules), None, model
 
 
-def _load(path: Path, name: str | None, engine: str | None, model: str | None) -> RuleSet:
+def _read(path: Path, name: str | None, engine: str | None, model: str | None) -> list[RuleSet]:
     text = read_text(path, name or str(path))
-    maps = parse_map(text, name or str(path))
-    keys = [key for key in maps if engine in (None, key[0]) and model in (None, key[1])]
-    if len(keys) != 1:
-        listed = ", ".join(f"{one}/{other}" for one, other in maps)
-        chosen = "/".join(part or "any" for part in (engine, model))
-        what = f"has no map for {chosen}" if not keys else "holds several maps"
-        raise RuleError(f"{path} {what}: {listed}", "choose one with --engine and --model")
-    ruleset = RuleSet(
-        name=name or f"{path}:{keys[0][0]}/{keys[0][1]}",
-        engine=keys[0][0],
-        model=keys[0][1],
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        rules=maps[keys[0]],
-    )
-    _ = ruleset.compiled  # a pattern that is no regex is refused here, before any trace is read
-    return ruleset
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return [
+        RuleSet(name or f"{path}:{key[0]}/{key[1]}", key[0], key[1], digest, rules)
+        for key, rules in parse_map(text, name or str(path)).items()
+        if engine in (None, key[0]) and model in (None, key[1])
+    ]

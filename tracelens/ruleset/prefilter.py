@@ -14,7 +14,9 @@ from functools import cache
 
 import polars as pl
 
-_FOREIGN = re.compile(r"\[\[|&&|--|~~|\|\||\\[^\w]?[AZbBGKRXpPNhHvVzgkm1-9]|\(\?(?!:|i:|i\)|[=!]|<[=!])|[*+?}][+]|\{|(?<!^)\(\?i\)")
+_FOREIGN = re.compile(
+    r"\[\[|&&|--|~~|\|\||\\[^\w]?[AZbBGKRXpPNhHvVzgkm1-9]|\(\?(?!:|i:|i\)|[=!]|<[=!])|[*+?}][+]|\{|(?<!^)\(\?i\)"
+)
 _LOOKAROUND = re.compile(r"\(\?<?[=!]")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from typing import Any
+
 import polars as pl
 
 from tracelens.frames import Result
 from tracelens.views.terminal import Screen
+from tracelens.views.text import shorten_middle, visible
 
 _MOST_PER_KIND = 12
 _MOST_DIFFERENCES = 40
@@ -15,18 +19,26 @@ def show_findings(result: Result, screen: Screen) -> None:
     """Draw the findings of `rules check`, kind by kind; of each kind the weightiest."""
     screen.sentences(result.sentences)
     findings = result.tables["findings"]
-    timed = findings["time_frac"].null_count() < findings.height
+    several = findings["map"].n_unique() > 1
     for (one,), rows in findings.group_by("map", maintain_order=True):
-        if findings["map"].n_unique() > 1:
-            screen.line(f"{one}", "bold")
         for (kind,), part in rows.group_by("kind", maintain_order=True):
-            screen.table(
-                part,
-                result.schemas["findings"],
-                title=f"{str(kind).replace('_', ' ')} ({part.height})",
-                columns=[*(["time_frac"] if timed else []), "rule", "kernel_name", "suggestion"],
-                limit=_MOST_PER_KIND,
-            )
+            where = f" in {one}" if several else ""
+            screen.line(f"{str(kind).replace('_', ' ')}: {part.height}{where}", "bold")
+            for finding in part.head(_MOST_PER_KIND).iter_rows(named=True):
+                _show_finding(finding, screen)
+            if part.height > _MOST_PER_KIND:
+                screen.line(f"  ({part.height - _MOST_PER_KIND} more; --format json has all)", "dim")
+            screen.line()
+
+
+def _show_finding(finding: dict[str, Any], screen: Screen) -> None:
+    """What it is about, then what to do, indented."""
+    about = finding["kernel_name"] or finding["rule"] or finding["map"]
+    share = "" if finding["time_frac"] is None else f"{finding['time_frac']:.1%} of the time: "
+    ellipsis = "…" if screen.blocks else "..."
+    screen.line("  " + share + shorten_middle(about, max(30, screen.width - 2 - len(share)), ellipsis))
+    for text in textwrap.wrap(visible(finding["suggestion"]), max(screen.width - 6, 30), break_on_hyphens=False):
+        screen.line("      " + text, "dim")
 
 
 def show_differences(result: Result, screen: Screen) -> None:
