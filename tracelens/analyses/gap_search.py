@@ -1,0 +1,180 @@
+"""All gaps of a trace with their causes, found once, and registered as the table `gap`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.gap_causes import CAUSES, NULL, GapSlice, StepEdges, explain
+from tracelens.analyses.launch_clock import LaunchClock, launch_clock, typical_latency
+from tracelens.analyses.occupancy import Occupancy, occupancy
+from tracelens.analyses.step_search import Steps, find_steps
+from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
+from tracelens.frames import Notice
+from tracelens.trace import LoadedTrace
+
+_SQL = Path(__file__).with_suffix(".sql")
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps of a trace, in the order of the timeline's axis.
+
+    Attributes:
+        occupancy: where they are and which events stand on both sides.
+        cause: uint8 [gaps], place in `gap_causes.CAUSES`.
+        row: int32 [gaps], row of `Steps.table` whose window holds the gap, -1 outside.
+        led: int64, places of the gaps that a launch call with a usable stamp ended; the next three go with it.
+        launch_start: int64 ns on the axis.
+        host_part, launch_part: int64 ns; `gap_causes.NULL` where the cause has no parts.
+        step_cause_ns: int64 [rows of `Steps.table`, causes], gap time in each window.
+        typical: rank, graph_launch, launch_count, typical_ns.
+        shift_ns: export -> shift of its host clock.
+        opaque: rank -> whether its replays at least show as one row each; ranks of graph-level captures only.
+        notices: what the reader must know.
+    """
+
+    occupancy: Occupancy
+    cause: npt.NDArray[np.uint8]
+    row: Codes
+    led: Ints
+    launch_start: Ints
+    host_part: Ints
+    launch_part: Ints
+    step_cause_ns: Ints
+    typical: pl.DataFrame
+    shift_ns: dict[int, int]
+    opaque: dict[int, bool]
+    notices: tuple[Notice, ...]
+
+
+def find_gaps(trace: LoadedTrace) -> Gaps:
+    """Find every gap of every rank and its cause, once per trace; registers `gap` in the database."""
+    result: Gaps = trace.memo("gaps", lambda: _find(trace))
+    return result
+
+
+def _find(trace: LoadedTrace) -> Gaps:
+    tl = timeline(trace)
+    occ = occupancy(trace)
+    steps = find_steps(trace)
+    launches = launch_clock(tl, occ, aligned_clock(trace))
+    typical, shown = typical_latency(tl, occ, launches)
+    count = len(occ.gap_start)
+    cause = np.zeros(count, np.uint8)
+    row = np.full(count, -1, np.int32)
+    step_cause_ns = np.zeros(steps.table.height * len(CAUSES), np.int64)
+    led: list[GapSlice] = []
+    places: list[Ints] = []
+    trace.run(_SQL, "create")
+    number = steps.table["step"].to_numpy()
+    for part in explain(tl, occ, launches, typical, _step_edges(tl, steps)):
+        stretch = slice(part.low, part.low + len(part.cause))
+        cause[stretch], row[stretch] = part.cause, part.row
+        length = occ.gap_end[stretch] - occ.gap_start[stretch]
+        held = part.row >= 0
+        step_cause_ns += np.bincount(
+            part.row[held] * len(CAUSES) + part.cause[held], length[held], minlength=len(step_cause_ns)
+        ).astype(np.int64)
+        kept = np.flatnonzero(part.launch_start != NULL)
+        places.append(kept + part.low)
+        led.append(
+            GapSlice(
+                part.low, kept, part.cause[kept], part.launch_start[kept], part.host_part[kept], part.launch_part[kept]
+            )
+        )
+        _append(trace, tl, occ, part, number)
+    none = np.empty(0, np.int64)
+    return Gaps(
+        occupancy=occ,
+        cause=cause,
+        row=row,
+        led=np.concatenate([none, *places]),
+        launch_start=np.concatenate([none, *(part.launch_start for part in led)]),
+        host_part=np.concatenate([none, *(part.host_part for part in led)]),
+        launch_part=np.concatenate([none, *(part.launch_part for part in led)]),
+        step_cause_ns=step_cause_ns.reshape(-1, len(CAUSES)),
+        typical=shown,
+        shift_ns=launches.shift_ns,
+        opaque=dict(trace.rows(_SQL, "opaque_ranks").filter(pl.col("rank").is_in(trace.ranks)).iter_rows()),
+        notices=_notices(tl, launches),
+    )
+
+
+def _step_edges(tl: Timeline, steps: Steps) -> StepEdges:
+    order = np.argsort(steps.window_start, kind="stable")
+    places = np.searchsorted(tl.ranks, steps.idle["rank"].to_numpy())
+    idle = steps.idle["start_ns"].to_numpy() + tl.shift[places]
+    return StepEdges(steps.window_start[order], steps.window_end[order], order, np.sort(idle))
+
+
+def _append(trace: LoadedTrace, tl: Timeline, occ: Occupancy, part: GapSlice, number: npt.NDArray[np.int32]) -> None:
+    stretch = slice(part.low, part.low + len(part.cause))
+    after = occ.after[stretch]
+    place = tl.rank_place[after]
+    shift = tl.shift[place]
+    step = pl.Series(number[np.maximum(part.row, 0)] if len(number) else np.zeros(len(after), np.int32))
+    frame = pl.DataFrame(
+        {
+            "rank": tl.ranks[place],
+            "start_ns": occ.gap_start[stretch] - shift,
+            "end_ns": occ.gap_end[stretch] - shift,
+            "cause": part.cause,
+            "before_event_id": tl.event_id[occ.before[stretch]],
+            "after_event_id": tl.event_id[after],
+        }
+    ).with_columns(
+        step=pl.when(pl.Series(part.row >= 0)).then(step),
+        launch_start_ns=nullable(part.launch_start, shift),
+        host_part_ns=nullable(part.host_part),
+        launch_part_ns=nullable(part.launch_part),
+    )
+    trace.db.register("found_gap", frame.to_arrow())
+    trace.run(_SQL, "append")
+    trace.db.unregister("found_gap")
+
+
+def nullable(values: Ints, minus: Ints | int = 0) -> pl.Series:
+    """`values - minus` with NULL as null."""
+    return pl.select(pl.when(pl.Series(values != NULL)).then(pl.Series(values - minus))).to_series()
+
+
+def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
+    notices = []
+    if launches.early_count:
+        shifts = ", ".join(f"{shift / 1000:.1f} us" for shift in launches.shift_ns.values())
+        notices.append(
+            Notice(
+                "starts-before-launch",
+                "info",
+                f"{launches.early_count} launches start before their API call although the host clock was shifted ({shifts}); "
+                "they count as without a launch",
+                "",
+                launches.early_count,
+            )
+        )
+    overlaps = _overlaps_on_stream(tl)
+    if overlaps:
+        notices.append(
+            Notice(
+                "overlap-on-stream",
+                "info",
+                f"{overlaps} kernels start before the one ahead on their stream has ended (programmatic dependent launch); "
+                "an overlap is no gap",
+                "",
+                overlaps,
+            )
+        )
+    return tuple(notices)
+
+
+def _overlaps_on_stream(tl: Timeline) -> int:
+    """Kernels that start before the kernel ahead of them on their stream ends."""
+    kernels = tl.stream_order[(tl.kind == KERNEL)[tl.stream_order]]
+    same = tl.stream[kernels[1:]] == tl.stream[kernels[:-1]]
+    return int(np.count_nonzero(same & (tl.start[kernels[1:]] < tl.end[kernels[:-1]])))

@@ -1,0 +1,180 @@
+"""The period of a sequence whose inner parts repeat too: a step of many equal layers, a cycle of many equal graphs.
+
+    E M M M M N S  E M M M M N S  E M M M M N S        E embedding, M layer, N norm, S sampling
+
+The shortest shift that maps the sequence onto itself is nearly the layer's, and the longer a model the nearer. What
+tells a step is what comes once in it. Tokens are therefore tried from the rarest on: a token splits the sequence at
+its places; the split is a cycle if its stretches repeat each other and none is a shorter stretch repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.analyses.timeline import Flags, Ints
+
+_LEAST_CYCLES = 3
+_CANDIDATES = 200
+_ALIKE = 0.02
+"""Two stretches whose lengths differ by this share count as equal: attention splits vary with the context."""
+
+_IDLE_NS = 5_000
+"""Idle time before a token that is more than the ordinary distance of queued kernels."""
+
+_REPEATED = 0.99
+"""Share of tokens equal to those one shorter period on, from which a stretch is that period repeated."""
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Where cycles begin.
+
+    Attributes:
+        places: int64 [cycles], places in the sequence, ascending.
+        token: the token that begins each.
+        length: usual number of tokens in a cycle.
+        regularity: share of the sequence in cycles like others of their rank.
+    """
+
+    places: Ints
+    token: int
+    length: int
+    regularity: float
+
+
+def cycle_starts(
+    tokens: npt.NDArray[np.integer | np.unsignedinteger],
+    groups: npt.NDArray[np.integer],
+    idle_before: Ints | None = None,
+    only: Flags | None = None,
+) -> Cycles | None:
+    """The cycles of a sequence, or None where nothing repeats.
+
+    Args:
+        tokens: [n] what ran, in order within each group.
+        groups: [n] rank of each, ascending.
+        idle_before: ns [n] that the device idled before each; a cycle begins where that is largest.
+        only: bool [n], tokens that may begin a cycle.
+    """
+    if len(tokens) < _LEAST_CYCLES:
+        return None
+    kinds, first, code, count = np.unique(tokens, return_index=True, return_inverse=True, return_counts=True)
+    group_count = len(np.unique(groups))
+    allowed = count >= _LEAST_CYCLES * group_count
+    if only is not None:
+        allowed &= np.bincount(code, only, minlength=len(kinds)) > 0
+    candidates = np.flatnonzero(allowed)
+    candidates = candidates[np.lexsort((first[candidates], count[candidates]))][:_CANDIDATES]
+    mixed = _scrambled(code)
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    order = np.argsort(code, kind="stable")
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
+    for token in candidates.tolist():
+        places = order[bounds[token] : bounds[token + 1]]
+        regularity, length = _regularity(places, groups, running)
+        if regularity < 0.8 or _inner_period(code, places, groups, running):
+            continue
+        chosen = _beginning(count, order, bounds, token, groups, running, idle_before, only)
+        places = order[bounds[chosen] : bounds[chosen + 1]]
+        regularity, length = _regularity(places, groups, running)
+        return Cycles(places, int(kinds[chosen]), length, regularity)
+    return None
+
+
+def regularity_at(tokens: npt.NDArray[np.integer], groups: npt.NDArray[np.integer], places: Ints) -> float:
+    """Share of a sequence in stretches, cut at `places`, that are like others of their rank."""
+    if len(places) == 0:
+        return 0.0
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_scrambled(tokens), dtype=np.uint64)])
+    return _regularity(places, groups, running)[0]
+
+
+def _scrambled(code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """A number per token whose sums over different stretches do not agree by chance."""
+    value = (code.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    value ^= value >> np.uint64(32)
+    value *= np.uint64(0xD6E8FEB86659FD93)
+    result: npt.NDArray[np.uint64] = value ^ (value >> np.uint64(29))
+    return result
+
+
+def _stretches(
+    places: Ints, groups: npt.NDArray[np.integer], running: npt.NDArray[np.uint64]
+) -> tuple[Ints, npt.NDArray[np.uint64], npt.NDArray[np.integer]]:
+    """(length, content, rank) of the stretches between neighbouring places of one rank."""
+    inner = groups[places[1:]] == groups[places[:-1]]
+    begins, ends = places[:-1][inner], places[1:][inner]
+    return ends - begins, running[ends] - running[begins], groups[begins]
+
+
+def _regularity(places: Ints, groups: npt.NDArray[np.integer], running: npt.NDArray[np.uint64]) -> tuple[float, int]:
+    """(share of the sequence in stretches that repeat on their rank, usual length)."""
+    lengths, contents, ranks = _stretches(places, groups, running)
+    if len(lengths) == 0:
+        return 0.0, 0
+    usual = int(np.median(lengths))
+    _, inverse, times = np.unique(
+        np.stack([ranks.astype(np.uint64), contents]), axis=1, return_inverse=True, return_counts=True
+    )
+    repeated = times[inverse.reshape(-1)] > 1
+    alike = np.abs(lengths - usual) <= _ALIKE * usual
+    fits = repeated | alike
+    # What lies before the first and after the last place is cut by the capture: at most one stretch each.
+    covered = int(lengths.sum())
+    rank_count = len(np.unique(groups))
+    loose = len(running) - 1 - covered
+    excess = max(loose - 2 * usual * rank_count, 0)
+    return float(lengths[fits].sum()) / (covered + excess), usual
+
+
+def _inner_period(
+    code: npt.NDArray[np.integer], places: Ints, groups: npt.NDArray[np.integer], running: npt.NDArray[np.uint64]
+) -> bool:
+    """Whether the usual stretch is a shorter one repeated: then the token comes once in several cycles."""
+    lengths, contents, _ = _stretches(places, groups, running)
+    values, index, times = np.unique(contents, return_index=True, return_counts=True)
+    usual = index[int(np.argmax(times))] if len(values) else 0
+    begins = places[:-1][groups[places[1:]] == groups[places[:-1]]]
+    word = code[begins[usual] : begins[usual] + lengths[usual]]
+    size = len(word)
+    for parts in range(2, min(size, 512) + 1):
+        # A stretch of k cycles need not divide evenly: steps differ by a token or two.
+        period = size // parts
+        if size % parts == 0 and float(np.mean(word[period:] == word[:-period])) >= _REPEATED:
+            return True
+    return False
+
+
+def _beginning(
+    count: Ints,
+    order: Ints,
+    bounds: Ints,
+    token: int,
+    groups: npt.NDArray[np.integer],
+    running: npt.NDArray[np.uint64],
+    idle_before: Ints | None,
+    only: Flags | None,
+) -> int:
+    """Of the tokens that come once per cycle as `token` does, the one before which the device idles most.
+
+    Where it idles before none of them, the smallest token: a choice that does not hang on where the capture began.
+    """
+    if idle_before is None:
+        return token
+    slack = 2 * len(np.unique(groups))
+    best, best_ns = -1, -1
+    for other in np.flatnonzero(np.abs(count - count[token]) <= slack).tolist():
+        places = order[bounds[other] : bounds[other + 1]]
+        if only is not None and not bool(only[places].all()):
+            continue
+        if _regularity(places, groups, running)[0] < 0.8:
+            continue
+        idle_ns = int(np.median(idle_before[places]))
+        if idle_ns < _IDLE_NS:
+            idle_ns = 0
+        if idle_ns > best_ns:
+            best, best_ns = other, idle_ns
+    return best if best >= 0 else token

@@ -1,0 +1,239 @@
+"""Where steps begin: ranges of the engine, graph replays, an anchor kernel, or the period of the kernel sequence.
+
+Every marker answers in the same form, a `Marking`: which step each event belongs to, numbered over all ranks, and how
+much of the evidence the marker explains. Numbers here are local to a rank; `step_numbering` makes them one per set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.step_grammar import PATTERN, Batch, read_batch
+from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline
+from tracelens.errors import SelectionError, UsageError
+
+if TYPE_CHECKING:
+    from tracelens.trace import LoadedTrace
+
+SQL = Path(__file__).with_suffix(".sql")
+
+OUTSIDE = -1
+"""Member value of an event that belongs to no step."""
+
+UNKNOWN = -2
+"""Member value of an event without a launch call, until its stream tells."""
+
+STEP_SCHEMA = {
+    "place": pl.Int32,
+    "text": pl.String,
+    "phase": pl.String,
+    "rung": pl.String,
+    "requests": pl.Int64,
+    "tokens": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class Marking:
+    """What one marker makes of a trace.
+
+    Attributes:
+        marker: `nvtx`, `graph`, `anchor` or `period`.
+        member: int32 [events], row in `steps` of the step that the event belongs to; -1 outside every step.
+        steps: one row per rank and step in order: place of the rank, and what the marker's text tells (else null).
+        regularity: share of the evidence that the marker fits, 0 to 1.
+        detail: what was used, for the reader: a grammar, a kernel name, a cycle.
+    """
+
+    marker: str
+    member: Codes
+    steps: pl.DataFrame
+    regularity: float
+    detail: str
+
+    def __len__(self) -> int:
+        return self.steps.height
+
+
+def nothing(marker: str, tl: Timeline, detail: str) -> Marking:
+    """A marking without steps."""
+    return Marking(marker, np.full(len(tl), OUTSIDE, np.int32), pl.DataFrame(schema=STEP_SCHEMA), 0.0, detail)
+
+
+def by_range(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
+    """Steps from NVTX ranges: an event belongs to the last range that began before its launch call on its thread.
+
+    Args:
+        trace: holds `nvtx`.
+        tl: its timeline.
+        pattern: a user's regular expression, or None for the grammars of the engines.
+
+    Raises:
+        UsageError: the pattern is no regular expression.
+        SelectionError: a user's pattern matches no range.
+    """
+    trace.ensure("nvtx")
+    try:
+        ranges = trace.rows(SQL, "ranges", pattern=pattern or PATTERN)
+    except duckdb.Error as error:
+        raise UsageError(
+            f"--step-marker {pattern!r} is not a regular expression: {error}", "RE2 syntax: no look-around"
+        ) from error
+    if ranges.is_empty():
+        if pattern is None:
+            return nothing("nvtx", tl, "no range of a known engine")
+        seen = ", ".join(repr(text) for text in trace.rows(SQL, "sample_texts")["text"].to_list())
+        raise SelectionError(
+            f"--step-marker {pattern!r} matches no NVTX range of this capture",
+            f"the most frequent texts are {seen}" if seen else "the capture holds no NVTX range",
+        )
+    ranges, batches = _one_grammar(ranges, prefer=pattern is None)
+    member, steps, grammar = _members_of_ranges(tl, ranges, batches)
+    detail = f"ranges of {grammar}" if pattern is None else f"ranges that match {pattern!r}"
+    return Marking("nvtx", member, steps, _evenness(tl, member, steps), detail)
+
+
+def _one_grammar(ranges: pl.DataFrame, prefer: bool) -> tuple[pl.DataFrame, dict[str, Batch]]:
+    """The ranges of the most frequent grammar: two grammars in one process enclose each other."""
+    batches = {text: read_batch(text) for text in ranges["text"].unique().sort().to_list()}
+    if not prefer:
+        return ranges, batches
+    grammar = ranges["text"].replace_strict(
+        {text: batch.grammar for text, batch in batches.items()}, return_dtype=pl.String
+    )
+    counts = grammar.value_counts().sort(-pl.col("count"), grammar.name)
+    return ranges.filter(grammar == counts[grammar.name][0]), batches
+
+
+def _members_of_ranges(
+    tl: Timeline, ranges: pl.DataFrame, batches: dict[str, Batch]
+) -> tuple[Codes, pl.DataFrame, str]:
+    calls = tl.launches
+    threads = calls.threads.with_row_index("code")
+    marks = ranges.join(threads, on=["process", "thread"], how="inner", maintain_order="left")
+    marks = marks.sort("code", "start_ns", maintain_order=True)
+    low = min(int(calls.begin.min(initial=0)), int(marks["start_ns"].min() or 0))  # type: ignore[arg-type]
+    high = max(int(calls.begin.max(initial=0)), int(marks["start_ns"].max() or 0))  # type: ignore[arg-type]
+    stride = high - low + 1
+    mark_key = marks["code"].to_numpy().astype(np.int64) * stride + (marks["start_ns"].to_numpy() - low)
+    call_key = calls.thread.astype(np.int64) * stride + (calls.begin - low)
+    last = np.searchsorted(mark_key, call_key, side="right") - 1
+    mark_thread = marks["code"].to_numpy().astype(np.int32)
+    same = (last >= 0) & (mark_thread[np.maximum(last, 0)] == calls.thread) if len(marks) else np.zeros(len(last), bool)
+    of_call = np.where(same, last, OUTSIDE).astype(np.int32)
+    of_call = _other_threads(tl, marks, of_call)
+    member = np.where(tl.launch >= 0, of_call[tl.launch] if len(of_call) else OUTSIDE, UNKNOWN).astype(np.int32)
+    member = tl.carry_along_streams(member, UNKNOWN, OUTSIDE)
+    # Marks in the order of time, whatever thread they stand on.
+    order = np.argsort(marks["start_ns"].to_numpy(), kind="stable")
+    rank_of_mark = np.empty(len(order), np.int64)
+    rank_of_mark[order] = np.arange(len(order))
+    key = (
+        np.where(
+            member >= 0, tl.rank_place.astype(np.int64) * max(len(marks), 1) + rank_of_mark[np.maximum(member, 0)], -1
+        )
+        if len(marks)
+        else np.full(len(tl), -1)
+    )
+    used, local = np.unique(key, return_inverse=True)
+    if len(used) and used[0] == -1:
+        used, local = used[1:], local - 1
+    mark = order[used % max(len(marks), 1)] if len(used) else np.empty(0, np.int64)
+    texts = marks["text"].to_list()
+    chosen = [texts[place] for place in mark.tolist()]
+    told = [batches[text] for text in chosen]
+    steps = pl.DataFrame(
+        {
+            "place": (used // max(len(marks), 1)).astype(np.int32),
+            "text": chosen,
+            "phase": [batch.phase for batch in told],
+            "rung": [batch.rung for batch in told],
+            "requests": [batch.requests for batch in told],
+            "tokens": [batch.tokens for batch in told],
+        },
+        schema=STEP_SCHEMA,
+    )
+    grammar = told[0].grammar if told else "nobody"
+    return local.astype(np.int32), steps, grammar
+
+
+def _other_threads(tl: Timeline, marks: pl.DataFrame, of_call: Codes) -> Codes:
+    """Launch calls of processes whose marking thread launches little: there the host time decides alone.
+
+    Some servers mark on the scheduler's thread and launch on another of the same process. Where less than half of a
+    process's calls come from threads with marks, its other threads follow the marks of the process.
+    """
+    if marks.is_empty():
+        return of_call
+    calls = tl.launches
+    process_of_thread = calls.threads["process"].to_numpy().astype(np.int64)
+    marked_threads = np.zeros(len(process_of_thread), bool)
+    marked_threads[marks["code"].to_numpy()] = True
+    process_of_call = process_of_thread[calls.thread]
+    on_marked = marked_threads[calls.thread]
+    processes, inverse = np.unique(process_of_call, return_inverse=True)
+    share = np.bincount(inverse, on_marked) / np.maximum(np.bincount(inverse), 1)
+    has_marks = np.isin(processes, process_of_thread[marked_threads])
+    loose = (has_marks & (share < 0.5))[inverse] & ~on_marked
+    if not bool(loose.any()):
+        return of_call
+    mark_process = process_of_thread[marks["code"].to_numpy()]
+    mark_start = marks["start_ns"].to_numpy().astype(np.int64)
+    order = np.lexsort((mark_start, mark_process))
+    low = min(int(mark_start.min()), int(calls.begin.min()))
+    stride = max(int(mark_start.max()), int(calls.begin.max())) - low + 1
+    mark_key = np.searchsorted(processes, mark_process[order]) * stride + (mark_start[order] - low)
+    call_key = inverse * stride + (calls.begin - low)
+    last = np.searchsorted(mark_key, call_key[loose], side="right") - 1
+    known = (last >= 0) & (mark_process[order][np.maximum(last, 0)] == process_of_call[loose])
+    result = of_call.copy()
+    result[loose] = np.where(known, order[np.maximum(last, 0)], OUTSIDE)
+    return result
+
+
+def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:
+    """Share of kernels, from the first step on, in steps with half to twice the kernels of a step of their kind.
+
+    A marker that stands on some steps only makes steps of many times the usual size, and its share is small.
+    """
+    if steps.is_empty():
+        return 0.0
+    kernels = (tl.kind == KERNEL) | (tl.kind == 3)
+    counts = np.bincount(member[kernels & (member >= 0)], minlength=steps.height)
+    begins = first_members(tl, member, steps)
+    after = np.arange(len(tl)) >= np.repeat(begins, np.diff(tl.first))
+    total = int(np.count_nonzero(kernels & after))
+    if total == 0:
+        return 0.0
+    frame = steps.select("place", kind=pl.col("phase").fill_null("")).with_columns(kernel_count=pl.Series(counts))
+    usual = frame.with_columns(
+        usual=pl.col("kernel_count").median().over("place", "kind"),
+        alike=pl.len().over("place", "kind"),
+        all=pl.col("kernel_count").median().over("place"),
+    ).with_columns(usual=pl.when(pl.col("alike") > 2).then("usual").otherwise("all"))
+    # The capture may cut the first and the last step of a rank: those may be small.
+    at_edge = (pl.int_range(pl.len()).over("place") == 0) | (
+        pl.int_range(pl.len()).over("place") == pl.len().over("place").cast(pl.Int64) - 1
+    )
+    fits = usual.with_columns(
+        fits=(pl.col("kernel_count") <= 2 * pl.col("usual"))
+        & ((pl.col("kernel_count") >= 0.5 * pl.col("usual")) | at_edge)
+    )
+    return float(fits.filter("fits")["kernel_count"].sum()) / total
+
+
+def first_members(tl: Timeline, member: Codes, steps: pl.DataFrame) -> Ints:
+    """Place of the first event that belongs to a step, per rank; the rank's end where there is none."""
+    result = tl.first[1:].copy()
+    if steps.is_empty() or len(tl) == 0:
+        return result
+    places = np.flatnonzero(member >= 0)
+    ranks = tl.rank_place[places]
+    np.minimum.at(result, ranks, places)
+    return result

@@ -1,0 +1,116 @@
+"""One number for one step on all ranks of a set, although captures begin and end at different steps.
+
+Two ranks' steps are the same step if they hold the same collective instances: the k-th step of one need not be the
+k-th of the other. Steps without matched collectives are paired by the aligned time of their edges.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from tracelens.analyses.timeline import Ints
+
+
+def number_steps(
+    sets: npt.NDArray[np.integer],
+    places: npt.NDArray[np.integer],
+    edges: Ints,
+    shared: pl.DataFrame,
+) -> Ints:
+    """The number of each step within its set, from 0 in the order of time.
+
+    Args:
+        sets: [steps] set of the step's rank.
+        places: [steps] the rank.
+        edges: int64 ns [steps], on the aligned clock.
+        shared: one row per collective operation of a step that was matched: step (row), communicator, instance.
+
+    Returns:
+        int64 [steps]; unique per rank.
+    """
+    count = len(edges)
+    if count == 0:
+        return np.empty(0, np.int64)
+    group = _same_collectives(places, edges, shared)
+    group = _same_time(sets, places, edges, group)
+    frame = pl.DataFrame({"set": sets, "group": group, "edge": edges})
+    order = (
+        frame.group_by("set", "group")
+        .agg(pl.col("edge").median())
+        .sort("set", "edge", "group")
+        .with_columns(step=pl.int_range(pl.len()).over("set"))
+    )
+    numbered = frame.join(order, on=["set", "group"], how="left", maintain_order="left")
+    return numbered["step"].to_numpy().astype(np.int64)
+
+
+def _same_collectives(places: npt.NDArray[np.integer], edges: Ints, shared: pl.DataFrame) -> Ints:
+    """A label per step; steps that hold mostly the same instances share it, and a rank has it once."""
+    count = len(edges)
+    if shared.is_empty():
+        return np.arange(count)
+    # Neighbours in the order of ranks within each instance vote for each other.
+    votes = (
+        shared.with_columns(place=pl.Series(places)[shared["step"]])
+        .sort("communicator", "instance", "place", "step")
+        .with_columns(other=pl.col("step").shift(-1).over("communicator", "instance"))
+        .filter(pl.col("other").is_not_null())
+        .group_by("step", "other")
+        .len("vote_count")
+    )
+    # A step cut by a capture's edge shares few instances, but with one step only; a slip of the cut shares a minority.
+    best = votes.with_columns(
+        out=pl.col("vote_count").max().over("step"), into=pl.col("vote_count").max().over("other")
+    ).filter((pl.col("vote_count") == pl.col("out")) & (pl.col("vote_count") == pl.col("into")))
+    left, right = best["step"].to_numpy(), best["other"].to_numpy()
+    links = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(count, count))
+    label = connected_components(links, directed=False)[1].astype(np.int64)
+    # Two steps of one rank in one group: the marker split there; they stay apart, in order.
+    frame = pl.DataFrame({"row": np.arange(count), "label": label, "place": places, "edge": edges}).sort(
+        "label", "place", "edge", "row"
+    )
+    frame = frame.with_columns(nth=pl.int_range(pl.len()).over("label", "place")).sort("row")
+    nth = frame["nth"].to_numpy().astype(np.int64)
+    result: Ints = label * (int(nth.max()) + 1) + nth
+    return result
+
+
+def _same_time(sets: npt.NDArray[np.integer], places: npt.NDArray[np.integer], edges: Ints, group: Ints) -> Ints:
+    """Groups joined where neighbours in time lie within half a step and have no rank in common."""
+    frame = pl.DataFrame({"set": sets, "place": places, "edge": edges, "group": group})
+    usual = (
+        frame.sort("set", "place", "edge")
+        .with_columns(length=pl.col("edge").shift(-1).over("set", "place") - pl.col("edge"))
+        .group_by("set")
+        .agg(pl.col("length").median())
+    )
+    half = {int(number): float(length or 0.0) / 2 for number, length in usual.iter_rows()}
+    listed = (
+        frame.group_by("set", "group")
+        .agg(pl.col("edge").median(), pl.col("place").unique())
+        .sort("set", "edge", "group")
+    )
+    everyone = {
+        int(number): count for number, count in frame.group_by("set").agg(pl.col("place").n_unique()).iter_rows()
+    }
+    target: dict[int, int] = {}
+    current, current_set, current_edge = -1, -1, 0.0
+    members: set[int] = set()
+    for number, label, edge, ranks in listed.iter_rows():
+        joins = (
+            current >= 0
+            and number == current_set
+            and len(members) < everyone[number]
+            and edge - current_edge < half[number]
+            and members.isdisjoint(ranks)
+        )
+        if joins:
+            members.update(ranks)
+        else:
+            current, current_set, current_edge, members = label, number, edge, set(ranks)
+        target[label] = current
+    return np.array([target[int(label)] for label in group], dtype=np.int64)

@@ -1,0 +1,426 @@
+"""Steps: one forward pass each, on every rank; latency, collective time and gaps per step, and a summary per phase.
+
+marker     |execute|      |execute|          host
+launches     l l l l        l l l l          host
+rank 0            k k k c     k k k c        device; c: collective
+step               `--- 0 ----´`--- 1        from edge to edge of the main stream
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.occupancy import occupancy
+from tracelens.analyses.step_choice import ACCEPTED, choose_marker
+from tracelens.analyses.step_markers import Marking
+from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes
+from tracelens.analyses.step_windows import Windows, cut_windows
+from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
+from tracelens.frames import Notice
+from tracelens.trace import LoadedTrace
+
+_SQL = Path(__file__).with_suffix(".sql")
+
+WARM_UP_EXCESS = 1.1
+"""A leading step this many times the median of the later half of its phase and rung is warm-up."""
+
+WARM_UP_SHARE = 4
+"""At most one in so many steps of a phase and rung is warm-up."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a trace.
+
+    Attributes:
+        table: one row per rank and step, by (set, step, rank): set, step, rank, phase, rung, graph_id, complete (on
+            this rank), complete_on_all (on every rank of the set that has steps), warm_up, edge_ns and window_end_ns
+            (own time), step_ns, idle_after_ns (0: no idle between requests follows), kernel_count, requests, tokens.
+        member: int32 [events of the timeline], row in `table` or -1.
+        window_start, window_end: int64 ns [rows of `table`], on the timeline's axis.
+        marking: the marker in use.
+        idle: one row per rank and idle between requests: rank, set, start_ns, end_ns (own time).
+        facts: what provenance tells: marker, regularity, warm_up_steps, partial_steps, idle_between_*, outside_*,
+            straddling_count.
+        conservation: one row per rank: span_ns = steps_ns + idle_between_ns + outside_ns.
+        notices: what the reader must know.
+    """
+
+    table: pl.DataFrame
+    member: Codes
+    window_start: Ints
+    window_end: Ints
+    marking: Marking
+    idle: pl.DataFrame
+    facts: dict[str, Any]
+    conservation: pl.DataFrame
+    notices: tuple[Notice, ...]
+
+
+def find_steps(trace: LoadedTrace) -> Steps:
+    """Find the steps of all ranks, once per trace, and register `step` and `step_member` in its database.
+
+    `step_member` has one row per event that belongs to a step: event_id, step (its number within the rank's set).
+
+    Raises:
+        SelectionError, UsageError: the marker that was asked for marks nothing, or is no regular expression.
+    """
+    result: Steps = trace.memo("steps", lambda: _find(trace))
+    return result
+
+
+def step_windows(trace: LoadedTrace) -> pl.DataFrame:
+    """The windows of the steps that `--steps` and `--phase` choose: rank, start_ns, end_ns on each rank's own time.
+
+    Warm-up steps count only where `--steps` names them.
+    """
+    options = trace.options
+    rows = find_steps(trace).table
+    if options.steps is not None:
+        rows = rows.filter(pl.col("step").is_between(*options.steps))
+    if options.phase is not None:
+        rows = rows.filter(pl.col("phase") == options.phase)
+    return rows.select("rank", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns")).sort(
+        "rank", "start_ns"
+    )
+
+
+def _find(trace: LoadedTrace) -> Steps:
+    tl = timeline(trace)
+    choice = choose_marker(trace, tl)
+    windows = cut_windows(tl, occupancy(trace), aligned_clock(trace), choice.marking.member, len(choice.marking))
+    rows = _described(tl, windows, choice.marking)
+    rows = _completed(rows)
+    rows = _warmed(rows, trace.options.skip)
+    # From here on in the order of the answer.
+    order = rows.select(pl.arg_sort_by("set", "step", "rank"))["set"].to_numpy()
+    back = np.full(rows.height + 1, -1, np.int32)
+    back[order] = np.arange(rows.height, dtype=np.int32)
+    member = back[windows.member]
+    rows = rows[order]
+    facts, conservation = _facts(tl, trace, rows, member, windows, choice.marking)
+    table = _table(tl, rows)
+    steps = Steps(
+        table=table,
+        member=member,
+        window_start=rows["edge"].to_numpy(),
+        window_end=rows["window_end"].to_numpy(),
+        marking=choice.marking,
+        idle=_own_idle(tl, windows),
+        facts=facts,
+        conservation=conservation,
+        notices=_notices(trace, choice.refused, choice.marking, rows, facts),
+    )
+    _register(trace, tl, steps)
+    return steps
+
+
+def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame:
+    """Phase, rung and graph id for every row; equal on all ranks of a step."""
+    rows = windows.rows
+    told = marking.steps[rows["row"].to_numpy()].select("text", "phase", "rung", "requests", "tokens")
+    rows = rows.hstack(told)
+    rows = rows.with_columns(rank=pl.Series(tl.ranks)[rows["place"]])
+    # The lowest rank's text stands for the step.
+    first = (
+        rows.sort("set", "step", "rank")
+        .group_by("set", "step", maintain_order=True)
+        .agg(pl.col("phase", "rung", "requests", "tokens").drop_nulls().first())
+    )
+    rows = rows.drop("phase", "rung", "requests", "tokens").join(
+        first, on=["set", "step"], how="left", maintain_order="left"
+    )
+    count = rows.height
+    if rows["rung"].null_count():
+        hashes = pl.Series("hash", rung_hashes(tl, windows.member, count), dtype=pl.String)
+        common = (
+            rows.select("set", "step", "rank")
+            .with_columns(hashes)
+            .sort("set", "step", "rank")
+            .group_by("set", "step", maintain_order=True)
+            .agg(pl.col("hash").drop_nulls().mode().sort().first())
+        )
+        rows = rows.join(common, on=["set", "step"], how="left", maintain_order="left")
+        rows = rows.with_columns(rung=pl.coalesce("rung", "hash")).drop("hash")
+    if rows["phase"].null_count():
+        guess = guess_phases(
+            rows.select("set", "step", "rung").with_columns(
+                step_ns=pl.when(rows["has_next"] & (rows["idle_after_ns"] == 0)).then(
+                    rows["window_end"] - rows["edge"]
+                ),
+                has_replay=pl.Series(replay_share(tl, windows.member, count)),
+                picks_tokens=pl.Series(picks_tokens(tl, windows.member, count)),
+            )
+        )
+        rows = rows.with_columns(phase=pl.coalesce(pl.col("phase"), guess))
+    return rows.with_columns(graph_id=_graph_ids(tl, windows.member, count))
+
+
+def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:
+    """Per row the graph that ran most of its nodes; null where the export names none."""
+    graph = tl.graph
+    empty = pl.Series([None] * count, dtype=pl.Int64)
+    if graph is None:
+        return empty
+    held = np.flatnonzero((member >= 0) & (graph >= 0))
+    counts = pl.DataFrame({"row": member[held], "graph": graph[held]}).group_by("row", "graph").len()
+    most = counts.sort("row", -pl.col("len").cast(pl.Int64), "graph").unique("row", keep="first")
+    return pl.DataFrame({"row": np.arange(count, dtype=np.int32)}).join(
+        most, on="row", how="left", maintain_order="left"
+    )["graph"]
+
+
+def _completed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds complete, and complete_on_all: whole on every rank of the set that has steps."""
+    if rows.is_empty():
+        return rows.with_columns(complete=pl.lit(True), complete_on_all=pl.lit(True))
+    rows = rows.with_columns(
+        skips=(pl.col("step").shift(-1).over("place") - pl.col("step") > 1).fill_null(False),
+        is_first=pl.int_range(pl.len()).over("place") == 0,
+    )
+    whole = pl.col("has_next") & (pl.col("idle_after_ns") == 0) & ~pl.col("skips")
+    # A capture may begin in the middle of a step: its first has fewer kernels than any other of its kind.
+    inner = rows.filter(whole & ~pl.col("is_first"))
+    least = inner.group_by("place", "phase", "rung").agg(pl.col("kernel_count").min().alias("least"))
+    usual = inner.group_by("place").agg(pl.col("kernel_count").median().alias("usual"))
+    rows = rows.join(least, on=["place", "phase", "rung"], how="left", maintain_order="left", nulls_equal=True)
+    rows = rows.join(usual, on="place", how="left", maintain_order="left")
+    cut = pl.col("is_first") & (
+        (pl.col("kernel_count") < pl.col("least"))
+        | (pl.col("least").is_null() & (pl.col("kernel_count") < 0.9 * pl.col("usual")))
+    ).fill_null(False)
+    rows = rows.with_columns(complete=whole & ~cut)
+    ranks = rows.group_by("set").agg(pl.col("place").n_unique().alias("rank_count"))
+    rows = rows.join(ranks, on="set", how="left", maintain_order="left")
+    return rows.with_columns(
+        complete_on_all=pl.col("complete").all().over("set", "step")
+        & (pl.len().over("set", "step") == pl.col("rank_count"))
+    ).drop("skips", "is_first", "least", "usual", "rank_count")
+
+
+def _warmed(rows: pl.DataFrame, skip: int | None) -> pl.DataFrame:
+    """Adds warm_up: the first `skip` steps, else the slow leading run of each phase and rung."""
+    if skip is not None:
+        return rows.with_columns(warm_up=pl.col("step") < skip)
+    each = (
+        rows.filter("complete_on_all")
+        .with_columns(step_ns=pl.col("window_end") - pl.col("edge"))
+        .group_by("set", "phase", "rung", "step")
+        .agg(pl.col("step_ns").median())
+        .sort("set", "phase", "rung", "step")
+    )
+    key = ["set", "phase", "rung"]
+    each = each.with_columns(nth=pl.int_range(pl.len()).over(key), size=pl.len().over(key))
+    later = (
+        each.filter(pl.col("nth") >= pl.col("size").cast(pl.Int64) - pl.col("size").cast(pl.Int64) // 2)
+        .group_by(key)
+        .agg(pl.col("step_ns").median().alias("later_ns"))
+    )
+    each = each.join(later, on=key, how="left", maintain_order="left", nulls_equal=True)
+    slow = (pl.col("step_ns") > WARM_UP_EXCESS * pl.col("later_ns")).fill_null(False)
+    each = each.with_columns(leads=slow.cast(pl.Int8).cum_min().over(key) == 1)
+    each = each.with_columns(warm_up=pl.col("leads") & (pl.col("nth") < pl.col("size").cast(pl.Int64) // WARM_UP_SHARE))
+    rows = rows.join(each.select("set", "step", "warm_up"), on=["set", "step"], how="left", maintain_order="left")
+    return rows.with_columns(pl.col("warm_up").fill_null(False))
+
+
+def _facts(
+    tl: Timeline, trace: LoadedTrace, rows: pl.DataFrame, member: Codes, windows: Windows, marking: Marking
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    occ = occupancy(trace)
+    places = pl.DataFrame(
+        {"place": np.arange(len(tl.ranks)), "rank": tl.ranks, "span_ns": occ.span_end - occ.span_start}
+    )
+    in_steps = rows.group_by("place").agg((pl.col("window_end") - pl.col("edge")).sum().alias("steps_ns"))
+    idle = windows.idle_gaps.group_by("place").agg((pl.col("end") - pl.col("start")).sum().alias("idle_between_ns"))
+    conservation = (
+        places.join(in_steps, on="place", how="left", maintain_order="left")
+        .join(idle, on="place", how="left", maintain_order="left")
+        .with_columns(pl.col("steps_ns", "idle_between_ns").fill_null(0))
+        .with_columns(outside_ns=pl.col("span_ns") - pl.col("steps_ns") - pl.col("idle_between_ns"))
+        .select("rank", "span_ns", "steps_ns", "idle_between_ns", "outside_ns")
+    )
+    lengths = windows.idle.ends - windows.idle.starts
+    partial = rows.filter(~pl.col("complete_on_all")).select("set", "step").unique().height
+    warm = rows.filter("warm_up").select("set", "step").unique().height
+    facts: dict[str, Any] = {
+        "marker": marking.marker,
+        "marker_detail": marking.detail,
+        "regularity": round(marking.regularity, 4),
+        "warm_up_steps": warm,
+        "partial_steps": partial,
+        "idle_between_count": len(lengths),
+        "idle_between_ns": _mean(conservation["idle_between_ns"]),
+        "idle_between_max_ns": int(lengths.max(initial=0)),
+        "outside_count": int(np.count_nonzero(member < 0)),
+        "outside_ns": _mean(conservation["outside_ns"]),
+        "straddling_count": _straddling(tl, rows),
+    }
+    return facts, conservation
+
+
+def _mean(values: pl.Series) -> int:
+    """Mean over ranks, rounded half to even; 0 without ranks."""
+    return round(int(values.sum()) / len(values)) if len(values) else 0
+
+
+def _straddling(tl: Timeline, rows: pl.DataFrame) -> int:
+    """Events that run across at least one edge or end of a window."""
+    if rows.is_empty() or len(tl) == 0:
+        return 0
+    cuts = np.unique(np.concatenate([rows["edge"].to_numpy(), rows["window_end"].to_numpy()]))
+    # An event meets few cuts: walk the cuts, find the events around each by their start, count those that reach over.
+    reached = np.maximum.accumulate(tl.end)
+    before = np.searchsorted(tl.start, cuts)
+    over = (before > 0) & (reached[np.maximum(before - 1, 0)] > cuts)
+    cuts, before = cuts[over], before[over]
+    if len(cuts) == 0:
+        return 0
+    # From where on the running maximum exceeds the cut, an event may reach over it.
+    since = np.searchsorted(reached, cuts, side="right")
+    widths = before - since
+    first = np.repeat(since, widths)
+    place = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths) + first
+    return len(np.unique(place[tl.end[place] > np.repeat(cuts, widths)]))
+
+
+def _own_idle(tl: Timeline, windows: Windows) -> pl.DataFrame:
+    gaps = windows.idle_gaps
+    places = gaps["place"].to_numpy()
+    return pl.DataFrame(
+        {
+            "rank": tl.ranks[places],
+            "set": gaps["set"],
+            "start_ns": tl.own_time(places, gaps["start"].to_numpy()),
+            "end_ns": tl.own_time(places, gaps["end"].to_numpy()),
+        }
+    )
+
+
+def _table(tl: Timeline, rows: pl.DataFrame) -> pl.DataFrame:
+    places = rows["place"].to_numpy()
+    return rows.select(
+        pl.col("set").cast(pl.Int32),
+        pl.col("step").cast(pl.Int32),
+        pl.col("rank").cast(pl.Int32),
+        "phase",
+        "rung",
+        "graph_id",
+        "complete",
+        "complete_on_all",
+        "warm_up",
+        pl.Series("edge_ns", tl.own_time(places, rows["edge"].to_numpy()), dtype=pl.Int64),
+        pl.Series("window_end_ns", tl.own_time(places, rows["window_end"].to_numpy()), dtype=pl.Int64),
+        (pl.col("window_end") - pl.col("edge")).alias("step_ns"),
+        "idle_after_ns",
+        "kernel_count",
+        "requests",
+        "tokens",
+    )
+
+
+def _notices(
+    trace: LoadedTrace,
+    refused: tuple[tuple[str, str], ...],
+    marking: Marking,
+    rows: pl.DataFrame,
+    facts: dict[str, Any],
+) -> tuple[Notice, ...]:
+    notices = []
+    tried = "; ".join(f"{marker}: {why}" for marker, why in refused)
+    if not len(marking):
+        notices.append(
+            Notice(
+                "no-steps",
+                "warning",
+                f"no steps found ({tried})",
+                "Mark them with --step-marker REGEX (NVTX text), or --steps-by anchor --step-marker REGEX (kernel name).",
+            )
+        )
+        return tuple(notices)
+    if marking.regularity < ACCEPTED:
+        notices.append(
+            Notice(
+                "irregular-marker",
+                "warning",
+                f"the {marking.marker} marker fits only {marking.regularity:.0%} of the capture",
+                "Try another: --steps-by auto|nvtx|graph|anchor|period.",
+            )
+        )
+    if marking.marker == "period" and rows.filter(pl.col("phase") != "other").is_empty():
+        notices.append(
+            Notice(
+                "period-only",
+                "warning",
+                f"steps are {marking.detail}: nothing in the capture samples tokens, reads back or looks tokens up, so that "
+                "a step may be one layer of a longer pass",
+                "Mark the steps with --step-marker REGEX.",
+            )
+        )
+    if facts["partial_steps"]:
+        notices.append(
+            Notice(
+                "partial-steps",
+                "info",
+                f"{facts['partial_steps']} steps are cut by the capture's edge, are missing on a rank or end in idle between requests; no summary holds them",
+                "",
+                facts["partial_steps"],
+            )
+        )
+    present = set(rows["rank"].unique().to_list())
+    absent = [rank for rank in trace.ranks if rank not in present]
+    if absent:
+        shown = ", ".join(map(str, absent[:8]))
+        notices.append(
+            Notice(
+                "ranks-without-steps",
+                "warning",
+                f"rank {shown} shows no step; the others are judged without it",
+                "",
+                len(absent),
+            )
+        )
+    notices.extend(_uneven(rows))
+    return tuple(notices)
+
+
+def _uneven(rows: pl.DataFrame) -> list[Notice]:
+    """Ranks that have fewer steps than their set."""
+    per_rank = rows.group_by("set", "rank").agg(
+        pl.len().cast(pl.Int64).alias("own"), pl.col("step").max().alias("last")
+    )
+    whole = rows.group_by("set").agg(pl.col("step").n_unique().cast(pl.Int64).alias("every"))
+    fewer = per_rank.join(whole, on="set").filter(pl.col("own") < pl.col("every")).sort("rank")
+    if fewer.is_empty():
+        return []
+    shown = ", ".join(
+        f"rank {rank}: {own} of {every}"
+        for rank, own, every in fewer.select("rank", "own", "every").head(8).iter_rows()
+    )
+    return [
+        Notice(
+            "ranks-differ-in-steps",
+            "info",
+            f"some ranks' captures hold fewer steps than their set ({shown}); only steps that every rank has are compared",
+            "",
+            fewer.height,
+        )
+    ]
+
+
+def _register(trace: LoadedTrace, tl: Timeline, steps: Steps) -> None:
+    trace.db.register("found_step", steps.table.to_arrow())
+    trace.run(_SQL, "step")
+    trace.db.unregister("found_step")
+    held = np.flatnonzero(steps.member >= 0)
+    number = steps.table["step"].to_numpy()[steps.member[held]]
+    members = pl.DataFrame({"event_id": tl.event_id[held], "step": number.astype(np.int32)})
+    trace.db.register("found_member", members.to_arrow())
+    trace.run(_SQL, "step_member")
+    trace.db.unregister("found_member")

@@ -1,0 +1,191 @@
+"""From members to windows: the edge of each step on its main stream, the time until the next, and what cuts it short.
+
+rank 0   |k k k k k|k k k k k|k k k k k          |k k k        step edges at |
+window    `---0---´ `---1---´ `---2---´           `-3-´
+                                      `- idle ---´             between requests: outside every window
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.occupancy import Occupancy
+from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, common_idle
+from tracelens.analyses.step_numbering import number_steps
+from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Steps with their windows, still without phase and rung.
+
+    Attributes:
+        rows: one row per rank and step, in the order of (place, edge): row (of the marking), place, set, step, edge,
+            next_edge (null for a rank's last), window_end (axis), idle_after_ns (0 where no idle between requests
+            follows), kernel_count, graph_node_count, last_end.
+        member: int32 [events], row in `rows` or -1.
+        idle_gaps: one row per rank and idle between requests: place, set, start, end (axis).
+        idle: the common idle stretches.
+    """
+
+    rows: pl.DataFrame
+    member: Codes
+    idle_gaps: pl.DataFrame
+    idle: CommonIdle
+
+
+def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes, count: int) -> Windows:
+    """The windows of `count` steps, given the step of each event.
+
+    Args:
+        tl: the timeline.
+        occ: its occupancy.
+        clock: the aligned clock.
+        member: int32 [events], step or -1; a step belongs to one rank.
+        count: number of steps.
+    """
+    edges = _edges(tl, member, count)
+    row_of = np.full(count + 1, -1, np.int32)
+    row_of[edges["row"].to_numpy()] = np.arange(edges.height, dtype=np.int32)
+    member = row_of[member]
+    place = edges["place"].to_numpy()
+    edge = edges["edge"].to_numpy()
+    sets_of_place = np.array([clock.rank_set[int(rank)] for rank in tl.ranks], np.int64)
+    sets = sets_of_place[place]
+    ranks = tl.ranks[place]
+    aligned_edge = clock.aligned(ranks, tl.own_time(place, edge))
+    shared = _shared_instances(tl, clock, member)
+    step = number_steps(sets, place, aligned_edge, shared)
+    has_next = np.zeros(len(edge), bool)
+    has_next[:-1] = place[1:] == place[:-1]
+    next_edge = np.where(has_next, np.concatenate([edge[1:], edge[-1:]]), edges["last_end"].to_numpy())
+    threshold = _thresholds(sets, next_edge - edge, has_next, len(sets_of_place))
+    idle_gaps, idle = _idle_gaps(tl, occ, clock, sets_of_place, threshold)
+    window_end, idle_after = _cut_at_idle(place, edge, next_edge, has_next, idle_gaps)
+    rows = edges.with_columns(
+        set=pl.Series(sets, dtype=pl.Int32),
+        step=pl.Series(step, dtype=pl.Int32),
+        next_edge=pl.Series(np.where(has_next, next_edge, -1)),
+        has_next=pl.Series(has_next),
+        window_end=pl.Series(window_end),
+        idle_after_ns=pl.Series(idle_after),
+    )
+    return Windows(rows, member, idle_gaps, idle)
+
+
+def _edges(tl: Timeline, member: Codes, count: int) -> pl.DataFrame:
+    """Per step: its rank, edge and main stream, its counts and its last event's end; in the order of (place, edge).
+
+    The edge is the start of the step's first event with a length on the stream that carries most of its kernel time;
+    a step without kernels goes by all its events.
+    """
+    held = np.flatnonzero((member >= 0) & (tl.end > tl.start))
+    work = (tl.kind[held] == KERNEL) | (tl.kind[held] == GRAPH)
+    length = tl.end[held] - tl.start[held]
+    events = pl.DataFrame(
+        {
+            "row": member[held],
+            "stream": tl.stream[held],
+            "all_ns": length,
+            "kernel_ns": np.where(work, length, 0),
+            "start": tl.start[held],
+            "end": tl.end[held],
+        }
+    )
+    by_stream = events.group_by("row", "stream").agg(
+        pl.col("kernel_ns").sum(),
+        pl.col("all_ns").sum(),
+        pl.col("start").min().alias("edge"),
+        pl.col("end").max().alias("last_end"),
+    )
+    del events
+    ends = by_stream.group_by("row").agg(pl.col("last_end").max())
+    main = (
+        by_stream.sort("row", -pl.col("kernel_ns"), -pl.col("all_ns"), "stream")
+        .unique("row", keep="first", maintain_order=True)
+        .select("row", "stream", "edge")
+        .join(ends, on="row", how="left", maintain_order="left")
+    )
+    kernel = (tl.kind == KERNEL) & (member >= 0)
+    kernels = np.bincount(member[kernel], minlength=count)
+    nodes = np.bincount(member[tl.in_graph & (member >= 0)], minlength=count)
+    row = main["row"].to_numpy()
+    return main.with_columns(
+        place=pl.Series(tl.stream_rank[main["stream"].to_numpy()], dtype=pl.Int64),
+        kernel_count=pl.Series(kernels[row], dtype=pl.Int64),
+        graph_node_count=pl.Series(nodes[row], dtype=pl.Int64),
+    ).sort("place", "edge", "row")
+
+
+def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
+    """Which step holds which matched collective instance."""
+    matched = clock.members.filter(pl.col("instance").is_not_null()).select("communicator", "instance", "event_id")
+    at = np.searchsorted(tl.event_id, matched["event_id"].to_numpy())
+    at = np.minimum(at, max(len(tl) - 1, 0))
+    step = member[at] if len(tl) else np.empty(0, np.int32)
+    return matched.with_columns(step=pl.Series(step, dtype=pl.Int64)).filter(pl.col("step") >= 0).drop("event_id")
+
+
+def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_bound: int) -> Ints:
+    """Per set, the length that an idle between requests exceeds; from all steps, before any is cut."""
+    result = np.full(max(set_bound, int(sets.max(initial=-1)) + 1), LEAST_NS, np.int64)
+    medians = (
+        pl.DataFrame({"set": sets[has_next], "length": lengths[has_next]})
+        .group_by("set")
+        .agg(pl.col("length").median())
+    )
+    for number, median in medians.iter_rows():
+        result[number] = max(LEAST_NS, int(np.floor(STEPS_LONG * median)))
+    return result
+
+
+def _idle_gaps(
+    tl: Timeline, occ: Occupancy, clock: AlignedClock, sets_of_place: Ints, threshold: Ints
+) -> tuple[pl.DataFrame, CommonIdle]:
+    places = tl.rank_place[occ.before].astype(np.int64)
+    long = occ.gap_end - occ.gap_start > threshold[sets_of_place[places]]
+    places, start, end = places[long], occ.gap_start[long], occ.gap_end[long]
+    everyone = np.arange(len(tl.ranks))
+
+    def aligned(place: Ints, axis: Ints) -> Ints:
+        return clock.aligned(tl.ranks[place], tl.own_time(place, axis))
+
+    idle = common_idle(
+        sets_of_place,
+        aligned(everyone, occ.span_start),
+        aligned(everyone, occ.span_end),
+        sets_of_place[places],
+        aligned(places, start),
+        aligned(places, end),
+        threshold,
+    )
+    chosen = idle.gap_is_idle
+    gaps = pl.DataFrame(
+        {"place": places[chosen], "set": sets_of_place[places[chosen]], "start": start[chosen], "end": end[chosen]}
+    ).sort("start")
+    return gaps, idle
+
+
+def _cut_at_idle(
+    place: Ints, edge: Ints, next_edge: Ints, has_next: npt.NDArray[np.bool_], idle_gaps: pl.DataFrame
+) -> tuple[Ints, Ints]:
+    """(window end, length of the idle gap that ends it or 0) per step."""
+    window_end = next_edge.copy()
+    idle_after = np.zeros(len(edge), np.int64)
+    if idle_gaps.is_empty() or len(edge) == 0:
+        return window_end, idle_after
+    start, end = idle_gaps["start"].to_numpy(), idle_gaps["end"].to_numpy()
+    row = np.searchsorted(edge, start, side="right") - 1
+    # A last step ends with its last event: an idle gap may follow it at once or only after what no step holds.
+    mine = (row >= 0) & (place[np.maximum(row, 0)] == idle_gaps["place"].to_numpy())
+    row, start, end = row[mine], start[mine], end[mine]
+    first = np.concatenate([np.ones(1, bool), row[1:] != row[:-1]]) if len(row) else np.zeros(0, bool)
+    row, start, end = row[first], start[first], end[first]
+    window_end[row] = np.minimum(window_end[row], start)
+    idle_after[row] = np.where(has_next[row] | (window_end[row] == start), end - start, 0)
+    return window_end, idle_after

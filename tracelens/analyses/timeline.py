@@ -1,0 +1,295 @@
+"""All events of a trace on one axis, with the launch call of each.
+
+A rank is a stretch of the axis, not a turn of a loop: every rank's own time is shifted so that the stretches follow
+each other without touching. What is then computed once for the axis (unions, gaps, windows) holds for each rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tracelens.trace import LoadedTrace
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+_SQL = Path(__file__).with_suffix(".sql")
+
+KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
+"""Kinds of events, as in the model."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The API calls that launched events, sorted by (process, correlation id).
+
+    Attributes:
+        begin: int64 ns [calls], the call's begin on the export's host clock.
+        end: int64 ns [calls], its end.
+        thread: int32 [calls], place of the calling thread in `threads`.
+        api: int32 [calls], place of the API's name in `api_names`.
+        graph: bool [calls], whether the call replays a graph.
+        threads: the (process, thread) pairs, ascending.
+        api_names: names, ascending.
+    """
+
+    begin: Ints
+    end: Ints
+    thread: Codes
+    api: Codes
+    graph: Flags
+    threads: pl.DataFrame
+    api_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Events in the order of their ids (rank, start) on one axis.
+
+    Attributes:
+        rank_table: rank, export, process, device, clock; one row per rank with events, ascending.
+        first: int64 [ranks + 1], where each rank's events begin.
+        shift: int64 ns [ranks]; axis time = the rank's own time + shift.
+        event_id: int64 [events].
+        start: int64 ns [events] on the axis.
+        end: int64 ns [events] on the axis.
+        kind: uint8 [events].
+        stream: int32 [events], place in `stream_number` of this (rank, stream).
+        name: int32 [events], place in `names`.
+        stream_number: int64 [streams], the stream's number in the export.
+        stream_rank: int32 [streams], place of its rank.
+        names: name, bucket, operation, barrier_end per kernel name.
+        trace: where the rest is fetched from on demand.
+    """
+
+    rank_table: pl.DataFrame
+    first: Ints
+    shift: Ints
+    event_id: Ints
+    start: Ints
+    end: Ints
+    kind: npt.NDArray[np.uint8]
+    stream: Codes
+    name: Codes
+    stream_number: Ints
+    stream_rank: Codes
+    names: pl.DataFrame
+    trace: LoadedTrace = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def ranks(self) -> Ints:
+        """Rank numbers by place."""
+        return self.rank_table["rank"].to_numpy().astype(np.int64)
+
+    @cached_property
+    def rank_place(self) -> npt.NDArray[np.int16]:
+        """Place of each event's rank in `rank_table`."""
+        counts = np.diff(self.first)
+        return np.repeat(np.arange(len(counts), dtype=np.int16), counts)
+
+    @cached_property
+    def is_collective(self) -> Flags:
+        """Whether each event is a kernel of a collective operation."""
+        of_name = self.names["operation"].is_not_null().to_numpy()
+        result: Flags = of_name[self.name] & (self.kind == KERNEL)
+        return result
+
+    @cached_property
+    def correlation(self) -> Ints:
+        """Correlation id of each event, -1 where the export has none."""
+        return self._column("correlations", "correlation")
+
+    @cached_property
+    def graph_node(self) -> Ints:
+        """Graph node of each event, 0 outside graphs."""
+        return self._column("graph_nodes", "graph_node", missing=0)
+
+    @cached_property
+    def in_graph(self) -> Flags:
+        """Whether each event is a node of a replayed graph."""
+        result: Flags = self.graph_node != 0
+        return result
+
+    @property
+    def shape(self) -> Ints:
+        """Launch shape of each event, 0 for copies; not kept, because few ask for it."""
+        return self._column("launch_shapes", "shape", missing=0)
+
+    @property
+    def graph(self) -> Ints | None:
+        """Graph id of each event, -1 outside graphs; None where the export names no graphs. Not kept."""
+        if not self.trace.rows(_SQL, "graph_ids_recorded")["recorded"][0]:
+            return None
+        return self._column("graphs", "graph")
+
+    def _column(self, query: str, column: str, missing: int = -1) -> Ints:
+        frame = self.trace.rows(_SQL, query, ranks=self.trace.ranks)
+        values = frame[column].fill_null(missing).to_numpy().astype(np.int64, copy=False)
+        order = _order_of(frame["event_id"].to_numpy())
+        return values if order is None else values[order]
+
+    @cached_property
+    def copies(self) -> tuple[Ints, npt.NDArray[np.int8]]:
+        """(places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host."""
+        frame = self.trace.rows(_SQL, "copy_kinds", ranks=self.trace.ranks)
+        places = np.searchsorted(self.event_id, frame["event_id"].to_numpy())
+        return places.astype(np.int64), frame["copy_kind"].to_numpy().astype(np.int8)
+
+    @cached_property
+    def launches(self) -> Launches:
+        """The launch calls of the trace."""
+        return self._launches_and_links[0]
+
+    @cached_property
+    def launch(self) -> Codes:
+        """Place of each event's launch call in `launches`, -1 without one. All nodes of a replay share theirs."""
+        return self._launches_and_links[1]
+
+    @cached_property
+    def _launches_and_links(self) -> tuple[Launches, Codes]:
+        self.trace.ensure("launch")
+        calls = self.trace.rows(_SQL, "launches")
+        names = tuple(str(name) for name in self.trace.rows(_SQL, "api_names")["api_name"].to_list())
+        processes = np.unique(self.rank_table["process"].to_numpy())
+        place = np.searchsorted(processes, calls["process"].to_numpy())
+        mine = (place < len(processes)) & (
+            processes[np.minimum(place, len(processes) - 1)] == calls["process"].to_numpy()
+        )
+        correlation = calls["correlation"].to_numpy().astype(np.int64)
+        span = max(int(correlation.max(initial=0)), int(self.correlation.max(initial=0))) + 2
+        key = np.where(mine, place.astype(np.int64) * span + correlation, -1)
+        order = np.argsort(key, kind="stable")
+        ordered = key[order]
+        if bool(np.any(ordered[1:] == ordered[:-1])):
+            # Several calls with one id: the earliest launches, whatever the order of the rows.
+            order = np.lexsort((calls["end_ns"].to_numpy(), calls["start_ns"].to_numpy(), key))
+            ordered = key[order]
+        thread_table = calls.select("process", "thread").unique().sort("process", "thread")
+        codes = calls.select("process", "thread").join(
+            thread_table.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left"
+        )["code"]
+        launches = Launches(
+            begin=calls["start_ns"].to_numpy()[order].astype(np.int64, copy=False),
+            end=calls["end_ns"].to_numpy()[order].astype(np.int64, copy=False),
+            thread=codes.to_numpy()[order].astype(np.int32),
+            api=calls["api"].to_numpy()[order].astype(np.int32),
+            graph=calls["graph_launch"].to_numpy()[order].astype(bool),
+            threads=thread_table,
+            api_names=names,
+        )
+        of_rank = np.searchsorted(processes, self.rank_table["process"].to_numpy()).astype(np.int64) * span
+        wanted = np.where(self.correlation >= 0, np.repeat(of_rank, np.diff(self.first)) + self.correlation, -2)
+        found = np.searchsorted(ordered, wanted)
+        hit = (
+            np.zeros(len(wanted), bool) if len(ordered) == 0 else ordered[np.minimum(found, len(ordered) - 1)] == wanted
+        )
+        return launches, np.where(hit, found, -1).astype(np.int32)
+
+    @cached_property
+    def stream_order(self) -> Ints:
+        """Places of the events sorted by (rank, stream), each stream in the order of starts."""
+        return np.argsort(self.stream, kind="stable")
+
+    def carry_along_streams(self, values: Codes, unknown: int, before: int) -> Codes:
+        """`values` with every `unknown` replaced by the last known one earlier on its stream, or by `before`."""
+        missing = values == unknown
+        if not bool(missing.any()):
+            return values
+        order = self.stream_order
+        ordered = values[order]
+        places = np.where(ordered != unknown, np.arange(len(order)), -1)
+        np.maximum.accumulate(places, out=places)
+        streams = self.stream[order]
+        known = (places >= 0) & (streams[np.maximum(places, 0)] == streams)
+        filled = np.where(known, ordered[np.maximum(places, 0)], before)
+        result = values.copy()
+        result[order] = filled
+        return result
+
+    def own_time(self, places: npt.NDArray[np.integer], axis: Ints) -> Ints:
+        """Axis times as the own times of the ranks at `places`."""
+        result: Ints = axis - self.shift[places]
+        return result
+
+
+def _order_of(ids: Ints) -> Ints | None:
+    """The order that sorts `ids`, or None where they ascend already."""
+    return None if bool(np.all(ids[1:] > ids[:-1])) else np.argsort(ids, kind="stable")
+
+
+def timeline(trace: LoadedTrace) -> Timeline:
+    """The timeline of a trace, built once."""
+    result: Timeline = trace.memo("timeline", lambda: _build(trace))
+    return result
+
+
+def _build(trace: LoadedTrace) -> Timeline:
+    frame = trace.rows(_SQL, "events", ranks=trace.ranks)
+    order = _order_of(frame["event_id"].to_numpy())
+    if order is not None:
+        frame = frame[order]
+    ranks = frame["rank"].to_numpy()
+    table = trace.rows(_SQL, "ranks", ranks=trace.ranks)
+    table = table.filter(pl.col("rank").is_in(frame["rank"].unique().implode()))
+    first = np.concatenate([np.searchsorted(ranks, table["rank"].to_numpy()), np.array([len(ranks)])]).astype(np.int64)
+    start = frame["start_ns"].to_numpy().astype(np.int64, copy=False)
+    end = frame["end_ns"].to_numpy().astype(np.int64, copy=False)
+    lows = start[first[:-1]] if len(table) else np.empty(0, np.int64)
+    highs = np.maximum.reduceat(end, first[:-1]) if len(table) else np.empty(0, np.int64)
+    stride = int((highs - lows).max(initial=0)) + 1_000_000_000
+    shift = np.arange(len(table), dtype=np.int64) * stride - lows
+    counts = np.diff(first)
+    places = np.repeat(np.arange(len(table), dtype=np.int64), counts)
+    stream, stream_rank, stream_number = _streams(places, frame["stream"].to_numpy().astype(np.int64))
+    names = trace.rows(_SQL, "kernel_names")
+    name_ids = names["name_id"].to_numpy()
+    name = frame["name_id"].to_numpy()
+    by_event = np.repeat(shift, counts)
+    return Timeline(
+        rank_table=table,
+        first=first,
+        shift=shift,
+        event_id=_ids(frame),
+        start=start + by_event,
+        end=end + by_event,
+        kind=frame["kind"].to_numpy().astype(np.uint8, copy=False),
+        stream=stream,
+        name=np.searchsorted(name_ids, name).astype(np.int32),
+        stream_number=stream_number,
+        stream_rank=stream_rank,
+        names=names.drop("name_id"),
+        trace=trace,
+    )
+
+
+def _ids(frame: pl.DataFrame) -> Ints:
+    return frame["event_id"].to_numpy().astype(np.int64, copy=False)
+
+
+def _streams(places: Ints, numbers: Ints) -> tuple[Codes, Codes, Ints]:
+    """(code per event, rank place per code, stream number per code); codes ascend by (rank, stream)."""
+    if len(numbers) == 0:
+        return np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64)
+    low = int(numbers.min())
+    width = int(numbers.max()) - low + 1
+    key = places * width + (numbers - low)
+    cells = int(places[-1] + 1) * width
+    if cells <= 50_000_000:
+        present = np.zeros(cells, bool)
+        present[key] = True
+        used = np.flatnonzero(present)
+        code = (np.cumsum(present, dtype=np.int32) - 1)[key]
+    else:
+        used, inverse = np.unique(key, return_inverse=True)
+        code = inverse.astype(np.int32)
+    return code, (used // width).astype(np.int32), used % width + low
