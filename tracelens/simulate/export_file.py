@@ -230,6 +230,9 @@ Event = Kernel | Copy | Memset | GraphTrace | Launch | Range | Thread | Process 
 
 def short_name(name: str) -> str:
     """The name without return type, namespaces, template arguments and parameters, as nsys's shortName."""
+    if name.startswith("std::enable_if") and "::type " in name:
+        # the return type, which nsys prints with a bracket too few
+        name = name.split("::type ", 1)[1]
     depth = 0
     kept: list[str] = []
     for char in name.replace("(anonymous namespace)", ""):

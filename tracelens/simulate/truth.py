@@ -289,7 +289,7 @@ def measure(spec: CaptureSpec, timeline: Timeline, events: Events, period_ns: in
     # the next edge must be the true one: a step whose head is cut begins later than it did
     complete[:-1] &= ~_headless(events, timeline)[1:].any(axis=1)
     window = np.where(edge >= 0, np.maximum(window_end - edge, 0), 0)
-    gaps = [_gaps(spec, row, events, rank, edge, idle) for rank, row in enumerate(rows)]
+    gaps = [_gaps(spec, row, events, rank, edge, window_end, idle) for rank, row in enumerate(rows)]
     totals: dict[str, dict[str, Ints]] = {part: {} for part in ("gap", "host", "launch")}
     per_step: dict[str, Ints] = {}
     for number, cause in enumerate(CAUSES):
@@ -466,7 +466,9 @@ def _first_starts(rows: ObservedRows, count: int) -> Ints:
     return first
 
 
-def _gaps(spec: CaptureSpec, rows: ObservedRows, events: Events, rank: int, edge: Ints, idle: Ints) -> dict[str, Ints]:
+def _gaps(
+    spec: CaptureSpec, rows: ObservedRows, events: Events, rank: int, edge: Ints, window_end: Ints, idle: Ints
+) -> dict[str, Ints]:
     """Every gap of one rank: length, cause, parts, and the step whose window holds it (-1: none)."""
     empty = np.zeros(0, np.int64)
     if len(rows.start) == 0:
@@ -523,7 +525,8 @@ def _gaps(spec: CaptureSpec, rows: ObservedRows, events: Events, rank: int, edge
     if not (edge[:, rank] >= 0).all():
         numbers = np.flatnonzero(edge[:, rank] >= 0)
         step = np.where(step >= 0, numbers[np.maximum(step, 0)], -1)
-    step = np.where(cause == 0, -1, step)
+    # after an idle, what precedes the next edge lies in no window
+    step = np.where((step >= 0) & (dry < window_end[step, rank]), step, -1)
     return {"gap": gap, "cause": cause, "host": host, "launch": flight, "step": step, "typical": typical}
 
 

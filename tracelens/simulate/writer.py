@@ -312,8 +312,13 @@ def _listed(value: Any, rows: int) -> list[Any]:
             return [None if item is np.ma.masked else item for item in value.tolist()]
         return list(value.tolist())
     if isinstance(value, list):
-        return value
-    return [value] * rows
+        return [_plain(item) for item in value]
+    return [_plain(value)] * rows
+
+
+def _plain(value: Any) -> Any:
+    # sqlite3 would store a numpy scalar as a blob
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _has_bytes(value: Any) -> bool:
