@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.analyses.buckets import BucketResult
+    from tracelens.analyses.compare import CompareResult
     from tracelens.analyses.info import InfoResult
 
 
@@ -69,3 +70,10 @@ def load(
     """
     several = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     return open_trace([fspath(path) for path in several], Options(**options), progress, kind=Trace)
+
+
+def compare(before: Trace | Sequence[Trace], after: Trace | Sequence[Trace]) -> CompareResult:
+    """What changed per step between two runs, each one capture or several; see `tracelens.analyses.compare.compare`."""
+    from tracelens.analyses.compare import compare
+
+    return compare(before, after)

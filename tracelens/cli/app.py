@@ -15,6 +15,7 @@ from tracelens.errors import UsageError
 COMMANDS = {
     "info": "info",
     "bucket": "bucket",
+    "compare": "compare",
     "sql": "sql",
     "capture": "capture",
     "predict": "predict",
