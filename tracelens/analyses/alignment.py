@@ -27,9 +27,10 @@ from tracelens.analyses.alignment_notices import fallback_notice, general_notice
 from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
 from tracelens.analyses.clock import Clock, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
-from tracelens.analyses.matching import INSTANCE_MINIMUM, Track
-from tracelens.analyses.matching_communicators import Communicator, Grouping, Part, RankClock, group_parts, own_times
+from tracelens.analyses.matching_communicators import Communicator, Grouping, RankClock, group_parts, own_times
+from tracelens.analyses.matching_groups import Part
 from tracelens.analyses.matching_instances import Bools, Instances, pair_instances
+from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, Track
 from tracelens.errors import NotIdentifiableError
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
@@ -102,8 +103,8 @@ def align(trace: LoadedTrace) -> Alignment:
 def _register(trace: LoadedTrace, alignment: Alignment) -> None:
     # Traces that share a database (other options of one capture) each see their own alignment when they ask last.
     key = f"alignment_{id(alignment)}"
-    known = trace.db.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [key]).fetchone()
-    if known is not None and known[0]:
+    known = trace.db.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [key]).fetchall()
+    if known[0][0]:
         return
     for (name,) in trace.db.execute(
         "SELECT view_name FROM duckdb_views() WHERE view_name LIKE 'alignment\\_%' ESCAPE '\\'"
@@ -122,8 +123,8 @@ def _align(trace: LoadedTrace) -> Alignment:
         for rank, clock, export, host, utc, system, _ in frame.iter_rows()
     ]
     first = [int(value or 0) for value in frame["first_ns"].to_list()]
-    capture = trace.db.execute("SELECT count(*) FROM rank").fetchone()
-    everyone = capture is None or int(capture[0]) == len(ranks)
+    capture = trace.db.execute("SELECT count(*) FROM rank").fetchall()
+    everyone = int(capture[0][0]) == len(ranks)
     return align_operations(
         clocks, load_operations(trace, ranks), first, wanted=trace.options.clock, complete_ranks=everyone
     )
@@ -237,6 +238,7 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
         np.where(payload > 0, -1, operations.stream[chosen]),
     )
     rebased = operations.leave - epoch[operations.owner]
+    begun = operations.start - epoch[operations.owner]
     order = np.lexsort((chosen, rebased[chosen], label))
     cuts = np.flatnonzero(np.diff(label[order])) + 1
     parts = []
@@ -249,7 +251,7 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
             Part(
                 int(operations.owner[one]),
                 (payload_id, operation, implementation),
-                Track(rebased[rows], keys[rows]),
+                Track(rebased[rows], keys[rows], begun[rows], (payload_id, operation, implementation)),
                 rows,
             )
         )

@@ -9,12 +9,13 @@ import numpy as np
 
 from tracelens.analyses.alignment_operations import Operations
 from tracelens.analyses.clock_joint import JointFit, Readings
-from tracelens.analyses.matching import INSTANCE_MINIMUM
-from tracelens.analyses.matching_communicators import Grouping, Part, RankClock
+from tracelens.analyses.matching_communicators import Grouping, RankClock
+from tracelens.analyses.matching_groups import Part
+from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM
 from tracelens.frames import Notice
 
 if TYPE_CHECKING:
-    from tracelens.analyses.alignment import ClockSet
+    from tracelens.analyses.alignment_clock import ClockSet
 
 
 def rank_list(ranks: Sequence[int]) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock
-from tracelens.analyses.matching import CLIP_NS, INSTANCE_MINIMUM
 from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM
 
 ACCEPT_NS = 5_000.0
 """Ends of one instance agree within this, or within 10 residuals where the residual is large."""

@@ -10,61 +10,29 @@ proposal must be twice as good as the next, else the answer is "ambiguous".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analyses.clock import (
-    DRIFT_LIMIT,
-    JUMP_FLOOR_NS,
-    JUMP_LIMIT,
-    Clock,
-    Floats,
-    Ints,
-    constant,
-    fit_clock,
-    fit_line,
+from tracelens.analyses.clock import Clock, Floats, Ints, constant
+from tracelens.analyses.matching_search import clipped_mean, search
+from tracelens.analyses.matching_tracks import (
+    APART_NS,
+    CLIP_NS,
+    DISTINCT_NS,
+    INSTANCE_MINIMUM,
+    MARGIN_FACTOR,
+    MATCH_LIMIT_NS,
+    Apart,
+    Target,
+    Track,
+    apart,
 )
 
-CLIP_NS = 20_000.0
-"""An end further away than this is as wrong as can be; it must not outvote the rest."""
-
-MATCH_LIMIT_NS = 5_000.0
-"""Ranks that leave together do so within this on average; what scores above it never met."""
-
-MARGIN_FACTOR = 2.0
-"""The best offset must score at most 1/2 of the next one ..."""
-
-DISTINCT_NS = 5_000.0
-"""... whose offset differs by more than this."""
-
-INSTANCE_MINIMUM = 30
-"""Instances that an offset needs: fewer can be aligned by chance."""
-
-WINDOW_EXPORT_NS = 100_000
-WINDOW_BOOT_NS = 1_000_000
-WINDOW_ELSE_NS = 1_000_000_000
-
-_KEY_SPAN = 1 << 44  # ns between the time axes of two keys: 4.8 hours
-_ANCHOR_REACH = 96
-_FINGERPRINT_NS = 30_000.0
-
-
-@dataclass(frozen=True)
-class Track:
-    """One rank's collectives that may belong to one communicator, in the order of their ends.
-
-    Attributes:
-        end: int64 ns, ascending, on any epoch; the end of the kernel at which all ranks leave together.
-        key: int64, one number per (operation, implementation, launch shape), equal on all ranks.
-    """
-
-    end: Ints
-    key: Ints
-
-    def __len__(self) -> int:
-        return len(self.end)
+_OFFERS_JUDGED = 6
 
 
 @dataclass(frozen=True)
@@ -87,40 +55,6 @@ class PairMatch:
     covered: int = 0
 
 
-class _Target:
-    """A track to look nearest ends up in: one sorted axis for all keys."""
-
-    def __init__(self, track: Track, origin: int, keys: Ints) -> None:
-        self.code = np.searchsorted(keys, track.key).astype(np.int64)
-        self.time: Floats = (track.end - origin).astype(np.float64)
-        axis = self.code * _KEY_SPAN + (track.end - origin)
-        self.order = np.argsort(axis, kind="stable")
-        self.axis = axis[self.order]
-
-    def nearest(self, code: Ints, time: Floats) -> tuple[Ints, Floats]:
-        """For each query the index of the nearest end of the same key, and that end minus the query, in ns."""
-        query = code * _KEY_SPAN + np.rint(time).astype(np.int64)
-        after = np.searchsorted(self.axis, query)
-        before = np.maximum(after - 1, 0)
-        after = np.minimum(after, len(self.axis) - 1)
-        up = self.axis[after] - query
-        down = query - self.axis[before]
-        later = np.abs(up) < np.abs(down)
-        index = self.order[np.where(later, after, before)]
-        return index, np.where(later, up, -down).astype(np.float64)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    clock: Clock  # longer track's time minus shorter track's time, on the shorter's time axis
-    score: float
-    typical: float  # median end deviation, ns
-
-    @property
-    def convincing(self) -> bool:
-        return self.score <= 3.0 * self.typical + 200.0
-
-
 def match_pair(first: Track, second: Track, *, window_ns: int | None, around_ns: int = 0) -> PairMatch:
     """Match two ranks' tracks by searching the offset between their clocks.
 
@@ -132,8 +66,68 @@ def match_pair(first: Track, second: Track, *, window_ns: int | None, around_ns:
     Returns:
         The match. Scores are in ns; the clock is that of `second` against `first`.
     """
-    if min(len(first), len(second)) < INSTANCE_MINIMUM:
+    return match_ranks([first], [second], window_ns=window_ns, around_ns=around_ns)
+
+
+def match_ranks(
+    firsts: Sequence[Track], seconds: Sequence[Track], *, window_ns: int | None, around_ns: int = 0
+) -> PairMatch:
+    """Match two ranks by all their tracks at once: one clock difference must explain every track that any explains.
+
+    One stream's all-reduces fit another stream's at an offset of half a layer; only all streams together tell.
+
+    Args:
+        firsts, seconds: the ranks' tracks; only tracks with a common family are compared.
+        window_ns, around_ns: see `match_pair`.
+    """
+    pairs = [
+        (one, other)
+        for one in firsts
+        for other in seconds
+        if one.family == other.family and min(len(one), len(other)) >= INSTANCE_MINIMUM
+    ]
+    pairs.sort(key=lambda pair: -min(len(pair[0]), len(pair[1])))
+    tried: set[object] = set()
+    offers: list[_Offer] = []
+    for one, other in pairs:
+        # Sparse families are searched only where the frequent ones offer nothing.
+        if one.family not in tried and any(offer.score <= MATCH_LIMIT_NS for offer in offers):
+            continue
+        tried.add(one.family)
+        offers += _offers(one, other, window_ns, around_ns)
+    if not offers:
         return PairMatch("short")
+    middle = float(np.median(np.concatenate([other.end for _, other in pairs])))
+    kept: list[_Offer] = []
+    for offer in sorted(offers, key=lambda o: o.score):
+        if all(abs(offer.clock.at(middle) - o.clock.at(middle)) > DISTINCT_NS for o in kept):
+            kept.append(offer)
+    kept = kept[:_OFFERS_JUDGED]
+    scores, weights, covered = _explained(pairs, kept)
+    explained = scores.min(axis=0) <= _limits(pairs)
+    if not explained.any():
+        return PairMatch("different", None, float(kept[0].score), None, kept[0].covered)
+    joint = (scores[:, explained] * weights[explained]).sum(axis=1) / weights[explained].sum()
+    order = np.argsort(joint, kind="stable")
+    best, best_score = kept[int(order[0])], float(joint[order[0]])
+    following = float(joint[order[1]]) if len(order) > 1 else None
+    count = int(covered[int(order[0])][explained].sum())
+    if following is not None and best_score * MARGIN_FACTOR > following:
+        return PairMatch("ambiguous", None, best_score, following, count)
+    if best_score > MATCH_LIMIT_NS or _lockstep(pairs, explained, best):
+        return PairMatch("different", None, best_score, following, count)
+    return PairMatch("matched", best.clock, best_score, following, count)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    clock: Clock  # second's time minus first's, on the second's time axis
+    score: float
+    covered: int
+
+
+def _offers(first: Track, second: Track, window_ns: int | None, around_ns: int) -> list[_Offer]:
+    """The few clock differences under which two tracks fit best, best first."""
     flipped = len(second) > len(first)
     short, long = (first, second) if flipped else (second, first)
     # Differences are long minus short: second minus first when flipped, else its negative.
@@ -141,248 +135,101 @@ def match_pair(first: Track, second: Track, *, window_ns: int | None, around_ns:
     origin = int(short.end[0])
     shift = expected if window_ns is not None else int(long.end[0]) - origin
     keys = np.union1d(first.key, second.key)
-    target = _Target(long, origin + shift, keys)
-    source = _Target(short, origin, keys)
+    target = Target(long, origin + shift, keys)
+    source = Target(short, origin, keys)
     window = float(window_ns) if window_ns is not None else np.inf
-    candidates = _candidates(source, target, window)
-    if not candidates:
-        return PairMatch("short")
-    scored = _judge(source, target, candidates)
-    if not scored:
-        return PairMatch("short")
-    best, covered = scored[0]
-    middle = float(np.median(source.time))
-    others = [c for c, _ in scored[1:] if abs(c.clock.at(middle) - best.clock.at(middle)) > DISTINCT_NS]
-    following = others[0].score if others else None
-    gaps = np.diff(target.time)
-    by_chance = float(np.minimum(gaps / 4, CLIP_NS).mean())
-    if best.score > min(MATCH_LIMIT_NS, by_chance / 2):
-        return PairMatch("different", None, best.score, following, covered)
-    if following is not None and best.score * MARGIN_FACTOR > following:
-        return PairMatch("ambiguous", None, best.score, following, covered)
-    # Back from long minus short on the short's rebased axis to second minus first on the second's own axis.
-    total = Clock(best.clock.t0 + origin, best.clock.valid_from + origin, best.clock.offset + shift, best.clock.drift)
-    # "short + difference = long": the inverse, "long - difference = short", has the same differences on long's axis.
-    ahead = Clock(total.t0, total.valid_from, -total.offset, -total.drift)
-    total = ahead if not flipped else ahead.inverted()
-    return PairMatch("matched", total, best.score, following, covered)
+    offers = []
+    for candidate, covered in search(source, target, window):
+        # Back from long minus short on the short's rebased axis to second minus first on the second's own axis.
+        own = candidate.clock
+        total = Clock(own.t0 + origin, own.valid_from + origin, own.offset + shift, own.drift)
+        # "short + difference = long": the inverse, "long - difference = short", has the same differences on long's axis.
+        ahead = Clock(total.t0, total.valid_from, -total.offset, -total.drift)
+        offers.append(_Offer(ahead if not flipped else ahead.inverted(), candidate.score, covered))
+    return offers
 
 
-def score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:
-    """Mean clipped end deviation of two tracks under a known clock of the second, and the instances it rests on."""
+def _explained(
+    pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]
+) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """Score of each first track under each offer, with the best second track; its weight; instances covered."""
+    firsts = list({id(one): one for one, _ in pairs}.values())
+    scores = np.full((len(offers), len(firsts)), CLIP_NS)
+    covered = np.zeros((len(offers), len(firsts)), dtype=np.int64)
+    for row, offer in enumerate(offers):
+        for column, one in enumerate(firsts):
+            for mine, other in pairs:
+                if mine is not one:
+                    continue
+                score, count = _score_at(one, other, offer.clock)
+                if 2 * count >= min(len(one), len(other)) and score < scores[row, column]:
+                    scores[row, column], covered[row, column] = score, count
+    return scores, np.array([len(one) for one in firsts], dtype=np.float64), covered
+
+
+def _limits(pairs: Sequence[tuple[Track, Track]]) -> Floats:
+    """The score above which a first track does not fit: 5 us, or half of what chance would give if that is less."""
+    limits: dict[int, float] = {}
+    for one, other in pairs:
+        longer = one if len(one) >= len(other) else other
+        limits[id(one)] = max(limits.get(id(one), 0.0), _limit(longer.end))
+    return np.array([limits[id(one)] for one in {id(one): one for one, _ in pairs}.values()])
+
+
+def _limit(ends: Ints | Floats) -> float:
+    if len(ends) < 2:
+        return MATCH_LIMIT_NS
+    return min(MATCH_LIMIT_NS, float(np.minimum(np.diff(np.sort(ends)) / 4, CLIP_NS).mean()) / 2)
+
+
+def _lockstep(pairs: Sequence[tuple[Track, Track]], explained: npt.NDArray[np.bool_], offer: _Offer) -> bool:
+    """Whether the longest explained track only runs in step with its partner."""
+    firsts = list({id(one): one for one, _ in pairs}.values())
+    longest = max((k for k in range(len(firsts)) if explained[k]), key=lambda k: len(firsts[k]))
+    partner = min(
+        (other for one, other in pairs if one is firsts[longest]),
+        key=lambda other: _score_at(firsts[longest], other, offer.clock)[0],
+    )
+    return _ends_follow_starts(apart(firsts[longest], partner, offer.clock, 4000))
+
+
+def _oriented(first: Track, second: Track, clock: Clock) -> tuple[Target, Target]:
+    """(shorter, longer) with the second brought onto the first's time."""
     origin = int(first.end[0])
     keys = np.union1d(first.key, second.key)
-    aligned = second.end - np.rint(clock.difference(second.end.astype(np.float64))).astype(np.int64)
-    one, two = _Target(first, origin, keys), _Target(Track(aligned, second.key), origin, keys)
-    source, target = (one, two) if len(first) <= len(second) else (two, one)
-    return _score(source, target, constant())
+    apart = np.rint(clock.difference(second.end.astype(np.float64))).astype(np.int64)
+    one = Target(first, origin, keys)
+    two = Target(Track(second.end - apart, second.key, second.start - apart), origin, keys)
+    return (one, two) if len(first) <= len(second) else (two, one)
 
 
-def _score(source: _Target, target: _Target, clock: Clock) -> tuple[float, int]:
-    moved = source.time + clock.difference(source.time)
-    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
-    count = int(common.sum())
-    if count == 0:
-        return CLIP_NS, 0
-    _, deviation = target.nearest(source.code[common], moved[common])
-    return float(np.minimum(np.abs(deviation), CLIP_NS).mean()), count
+def _score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:
+    source, target = _oriented(first, second, clock)
+    return clipped_mean(source, target, constant())
 
 
-def _judge(source: _Target, target: _Target, candidates: list[_Candidate]) -> list[tuple[_Candidate, int]]:
-    """Full scores of the distinct best candidates, best first; those that cover too little are left out."""
-    middle = float(np.median(source.time))
-    needed = max(INSTANCE_MINIMUM, len(source.time) / 2)
-    kept: list[tuple[_Candidate, int]] = []
-    for candidate in sorted(candidates, key=lambda c: c.score):
-        if any(abs(candidate.clock.at(middle) - c.clock.at(middle)) <= DISTINCT_NS for c, _ in kept):
-            continue
-        refined = _mend_segments(source, target, candidate)
-        score, covered = _score(source, target, refined)
-        if covered >= needed:
-            kept.append((replace(candidate, clock=refined, score=score), covered))
-        if len(kept) == 4:
-            break
-    return sorted(kept, key=lambda pair: pair[0].score)
+def match_at(first: Track, second: Track, clock: Clock) -> PairMatch:
+    """Whether two tracks end together under a known clock of the second, however few their instances."""
+    source, target = _oriented(first, second, clock)
+    found, covered = clipped_mean(source, target, constant())
+    if covered == 0 or 2 * covered < len(source.time):
+        return PairMatch("short", None, found, None, covered)
+    if found > _limit(target.time) or _ends_follow_starts(apart(first, second, clock, 4000)):
+        return PairMatch("different", None, found, None, covered)
+    return PairMatch("matched", clock, found, None, covered)
 
 
-def _candidates(source: _Target, target: _Target, window: float) -> list[_Candidate]:
-    """Clocks fitted from the lags that fit best around a few anchors, with scores on a thinned source."""
-    fitted: list[_Candidate] = []
-    # Two anchors, because the partner of one may be lost; more only where those find nothing convincing.
-    for batch in ((0.5, 0.3), (0.7, 0.15, 0.85)):
-        for quantile in batch:
-            anchor = _anchor(source, quantile)
-            for offset in _local_offsets(source, target, anchor, window):
-                candidate = _fit(source, target, anchor, offset, window)
-                if candidate is not None:
-                    fitted.append(candidate)
-        # Scatter alone keeps the mean near the median; step edges that do not fit pull them apart.
-        if fitted and min(fitted, key=lambda c: c.score).convincing:
-            break
-    return fitted
+def _ends_follow_starts(pairs: Apart) -> bool:
+    """Whether ends differ just as starts do: two jobs in step by chance, not ranks that wait for each other.
 
-
-def _anchor(source: _Target, quantile: float) -> int:
-    """The instance near a quantile that follows the largest gap: the start of a step has fewest look-alikes."""
-    count = len(source.time)
-    centre = int(quantile * (count - 1))
-    begin, end = max(1, centre - _ANCHOR_REACH), min(count, centre + _ANCHOR_REACH)
-    return begin + int(np.argmax(np.diff(source.time[begin - 1 : end])))
-
-
-def _local_offsets(source: _Target, target: _Target, anchor: int, window: float) -> list[float]:
-    """Offsets under which the neighbourhood of the anchor fits, best first."""
-    difference = target.time - source.time[anchor]
-    possible = (target.code == source.code[anchor]) & (np.abs(difference) <= window)
-    if int(possible.sum()) > 400:
-        # Thousands of lags: the partner follows and precedes a gap like the anchor's.
-        own, theirs = np.diff(source.time), np.diff(target.time)
-        alike = np.ones(len(target.time), dtype=bool)
-        if 0 < anchor < len(source.time) - 1:
-            alike[1:] &= np.abs(theirs - own[anchor - 1]) <= _FINGERPRINT_NS
-            alike[:-1] &= np.abs(theirs - own[anchor]) <= _FINGERPRINT_NS
-        if (possible & alike).any():
-            possible &= alike
-    offsets = difference[possible]
-    for reach, keep in ((12, 300), (64, 48), (256, 6)):
-        if len(offsets) == 0:
-            break
-        begin, end = max(0, anchor - reach), min(len(source.time), anchor + reach)
-        near, code = source.time[begin:end], source.code[begin:end]
-        costs = []
-        for chunk in np.array_split(offsets, max(1, len(offsets) * len(near) // 1_000_000)):
-            moved = (near[None, :] + chunk[:, None]).ravel()
-            deviation = target.nearest(np.tile(code, len(chunk)), moved)[1].reshape(len(chunk), len(near))
-            inside = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
-            inside = inside.reshape(deviation.shape)
-            clipped = np.clip(deviation, -CLIP_NS, CLIP_NS)
-            off = np.abs(clipped - np.median(clipped, axis=1, keepdims=True))
-            cost = np.where(inside, np.minimum(off, CLIP_NS), 0.0).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
-            cost[inside.sum(axis=1) < min(8, len(near))] = CLIP_NS
-            costs.append(cost)
-        cost = np.concatenate(costs)
-        best = np.argsort(cost, kind="stable")[:keep]
-        offsets, cost = offsets[best], cost[best]
-    else:
-        return [float(offset) for offset in offsets]
-    return []
-
-
-def _thin(begin: int, end: int, count: int) -> Ints:
-    """Ascending indices of about `count` instances of [begin, end), spread so that no period is favoured."""
-    if end - begin <= count:
-        return np.arange(begin, end)
-    golden = (np.arange(count) * 0.6180339887498949) % 1.0
-    return np.unique(begin + (golden * (end - begin)).astype(np.int64))
-
-
-def _fit(source: _Target, target: _Target, anchor: int, offset: float, window: float) -> _Candidate | None:
-    """Follow one offset outwards from the anchor, refitting as the range grows; null when it leads nowhere."""
-    count = len(source.time)
-    clock = constant(offset, float(source.time[anchor]))
-    reach = 256
-    while True:
-        begin, end = max(0, anchor - reach), min(count, anchor + reach)
-        whole = end - begin == count
-        for _ in range(2 if whole else 1):
-            chosen = _thin(begin, end, 2000 if whole else 600)
-            clock_next = _refit(source, target, chosen, clock, jumps=reach > 256 or whole)
-            if clock_next is None:
-                return None
-            clock = clock_next
-        if whole:
-            break
-        reach *= 4
-    if np.abs(clock.difference(source.time[[0, -1]])).max() > window + 2 * DRIFT_LIMIT * float(np.ptp(source.time)):
-        return None
-    moved = source.time[chosen] + clock.difference(source.time[chosen])
-    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
-    if not common.any():
-        return None
-    deviation = target.nearest(source.code[chosen][common], moved[common])[1]
-    off = np.minimum(np.abs(deviation), CLIP_NS)
-    return _Candidate(clock, float(off.mean()), float(np.median(off)))
-
-
-def _refit(source: _Target, target: _Target, chosen: Ints, clock: Clock, *, jumps: bool) -> Clock | None:
-    """One round: pair by nearest end under `clock`, fit again; null when nothing pairs or the drift is absurd."""
-    time = source.time[chosen]
-    moved = time + clock.difference(time)
-    _, deviation = target.nearest(source.code[chosen], moved)
-    paired = np.abs(deviation) <= CLIP_NS
-    if int(paired.sum()) < 8:
-        return None
-    readings = (moved + deviation - time)[paired]
-    fitted = fit_clock(time[paired], readings, jumps=jumps)
-    if np.abs(fitted.drift).max() > DRIFT_LIMIT:
-        if float(np.ptp(time[paired])) * DRIFT_LIMIT < DISTINCT_NS:
-            return fit_clock(time[paired], readings, jumps=jumps, with_drift=False)
-        return None
-    return fitted
-
-
-def _mend_segments(source: _Target, target: _Target, candidate: _Candidate) -> Clock:
-    """The candidate's clock with steps that nearest ends hide: larger than half the spacing, they pair neighbours."""
-    clock = candidate.clock
-    for _ in range(JUMP_LIMIT):
-        chosen = _thin(0, len(source.time), 2000)
-        time, code = source.time[chosen], source.code[chosen]
-        moved = time + clock.difference(time)
-        off = np.minimum(np.abs(target.nearest(code, moved)[1]), CLIP_NS)
-        off[(moved < target.time[0] - CLIP_NS) | (moved > target.time[-1] + CLIP_NS)] = 0.0
-        bad = _bad_stretch(off, np.searchsorted(time, clock.valid_from[1:]))
-        if bad is None:
-            break
-        begin, end = bad
-        stretch = slice(begin, end)
-        middle = (begin + end) // 2
-        near = target.time[(target.code == code[middle]) & (np.abs(target.time - moved[middle]) <= WINDOW_EXPORT_NS)]
-        best, readings = float(off[stretch].mean()), None
-        for step in near - moved[middle]:
-            deviation = target.nearest(code[stretch], moved[stretch] + step)[1]
-            close = np.abs(deviation) <= CLIP_NS
-            extra = float(np.median(deviation[close])) if close.any() else 0.0
-            deviation = target.nearest(code[stretch], moved[stretch] + step + extra)[1]
-            score = float(np.minimum(np.abs(deviation), CLIP_NS).mean())
-            if score * MARGIN_FACTOR < best:
-                best, readings = score, moved[stretch] + step + extra + deviation - time[stretch]
-        if readings is None:
-            break
-        level, slope, at = fit_line(time[stretch], readings)
-        patch = Clock(at, np.array([-np.inf]), np.array([level]), np.array([slope])).moved(clock.t0)
-        clock = _patched(clock, patch, float(time[begin]), float(time[end]) if end < len(time) else np.inf, begin == 0)
-    return clock
-
-
-def _bad_stretch(off: Floats, breaks: Ints) -> tuple[int, int] | None:
-    """The worst stretch [begin, end) of clipped deviations, where another part of the capture fits well."""
-    count = len(off)
-    size = max(INSTANCE_MINIMUM, count // 64)
-    if count < 2 * size:
-        return None
-    edges = np.unique(np.concatenate((np.arange(0, count - size + 1, size), breaks, [count])))
-    level = np.add.reduceat(off, edges[:-1]) / np.diff(edges)
-    if float(level.min()) > MATCH_LIMIT_NS / 2:
-        return None
-    bad = np.concatenate(([False], level > 4.0 * float(np.quantile(level, 0.25)) + JUMP_FLOOR_NS, [False]))
-    begins = np.flatnonzero(~bad[:-1] & bad[1:])
-    ends = np.flatnonzero(bad[:-1] & ~bad[1:])
-    if len(begins) == 0:
-        return None
-    longest = int(np.argmax(edges[ends] - edges[begins]))
-    begin, end = int(edges[begins[longest]]), int(edges[ends[longest]])
-    return (begin, end) if end - begin >= INSTANCE_MINIMUM else None
-
-
-def _patched(clock: Clock, patch: Clock, begin: float, end: float, from_start: bool) -> Clock:
-    """`clock` with the line `patch` (same t0) between two times."""
-    start = -np.inf if from_start else begin
-    keep = (clock.valid_from < start) | (clock.valid_from > end)
-    valid, offset, drift = clock.valid_from[keep], clock.offset[keep], clock.drift[keep]
-    valid, offset, drift = np.append(valid, start), np.append(offset, patch.offset), np.append(drift, patch.drift)
-    if np.isfinite(end):
-        resumed = int(np.searchsorted(clock.valid_from[1:], end, side="right"))
-        valid, offset = np.append(valid, end), np.append(offset, clock.offset[resumed])
-        drift = np.append(drift, clock.drift[resumed])
-    order = np.argsort(valid, kind="stable")
-    return Clock(clock.t0, valid[order], offset[order], drift[order])
+    Ranks of one barrier start apart and end together. Replicas that run alike end as far apart as they start.
+    """
+    near = pairs.near & (np.abs(pairs.start) < CLIP_NS)
+    if int(near.sum()) < 8:
+        return False
+    ends, starts = pairs.end[near] - pairs.end[near].mean(), pairs.start[near] - pairs.start[near].mean()
+    own, other, both = float((starts**2).sum()), float((ends**2).sum()), float((starts * ends).sum())
+    if own <= 0.0 or float(np.abs(ends).mean()) < APART_NS:
+        return False
+    slope, correlation = both / own, both / float(np.sqrt(own * other))
+    return correlation > 0.8 and 0.7 < slope < 1.4

@@ -7,24 +7,15 @@ ranks whose sequences match are one communicator, and ranks linked by communicat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.analyses.clock import Clock, Floats, Ints, constant
-from tracelens.analyses.matching import (
-    CLIP_NS,
-    INSTANCE_MINIMUM,
-    MATCH_LIMIT_NS,
-    WINDOW_BOOT_NS,
-    WINDOW_ELSE_NS,
-    WINDOW_EXPORT_NS,
-    PairMatch,
-    Track,
-    match_pair,
-    score_at,
-)
+from tracelens.analyses.clock import Clock, Floats, constant
+from tracelens.analyses.matching import match_at, match_ranks
+from tracelens.analyses.matching_groups import Part, group_family
+from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS, WINDOW_ELSE_NS, WINDOW_EXPORT_NS, Track
 
 
 @dataclass(frozen=True)
@@ -81,23 +72,6 @@ class RankClock:
         return WINDOW_BOOT_NS if self.same_boot(other) else WINDOW_ELSE_NS
 
 
-@dataclass(frozen=True)
-class Part:
-    """One rank's collectives of one payload communicator, or of one stream, operation and implementation.
-
-    Attributes:
-        owner: index of the rank's `RankClock`.
-        family: parts of different families are never matched: (payload, operation, implementation).
-        track: ends and keys, in the order of the ends.
-        rows: the caller's row number of each.
-    """
-
-    owner: int
-    family: tuple[int | None, str, str]
-    track: Track
-    rows: Ints
-
-
 @dataclass
 class Communicator:
     """Ranks whose sequences match, and the parts that hold their collectives.
@@ -132,10 +106,10 @@ class Grouping:
     reasons: dict[int, str] = field(default_factory=dict)
 
 
-_TELLING = ("short", "different", "ambiguous")  # which of several failures says most
+_TRIED_MEMBERS = 4  # members of a set that a rank is compared with before the set counts as foreign
 
 
-class _Frames:
+class Frames:
     """Which clocks are tied together, and how each stands against the root of its set."""
 
     def __init__(self, ranks: Sequence[RankClock]) -> None:
@@ -164,23 +138,12 @@ class _Frames:
                 if root == keep:
                     self.recorded[index] = True
 
-    def rerooted(self) -> tuple[list[int], list[Clock]]:
-        """Sets and clocks with the lowest member of each set as its reference."""
-        lowest: dict[int, int] = {}
-        for index, root in enumerate(self.root):
-            lowest.setdefault(root, index)
-        sets = [lowest[root] for root in self.root]
-        clocks = [
-            self.clock[index]
-            if sets[index] == self.root[index]
-            else self.clock[index].over(self.clock[sets[index]].inverted())
-            for index in range(len(self.root))
-        ]
-        return sets, clocks
-
 
 def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: bool = False) -> Grouping:
     """Find the communicators among the parts of all ranks.
+
+    First ranks are tied to each other, each by one clock difference that explains all they share. Then, on known
+    clocks, the parts that end together are put together.
 
     Args:
         ranks: the ranks, in rank order.
@@ -191,135 +154,125 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
     Returns:
         Communicators, sets and first clocks. A part that matches none is in no communicator.
     """
-    frames = _Frames(ranks)
-    families: dict[tuple[int | None, str, str], list[int]] = {}
+    frames = Frames(ranks)
+    of_rank: list[list[Part]] = [[] for _ in ranks]
+    for part in parts:
+        of_rank[part.owner].append(part)
+    ambiguous = _tie_by_search(ranks, of_rank, frames)
+    _tie_as_recorded(ranks, of_rank, frames, trust)
+    groups = [
+        group
+        for family in sorted({part.family for part in parts}, key=lambda f: (f[1], f[2], f[0] or 0))
+        for group in group_family([i for i, p in enumerate(parts) if p.family == family], parts, frames.between)
+    ]
+    communicators = _communicators(parts, groups)
+    inside = {i for communicator in communicators for i in communicator.parts}
+    reasons = {}
     for index, part in enumerate(parts):
-        families.setdefault(part.family, []).append(index)
-    order = sorted(families, key=lambda f: (-sum(len(parts[i].track) for i in families[f]), f[1], f[2], f[0] or 0))
-    groups: dict[int, list[int]] = {index: [index] for index in range(len(parts))}
-    head = list(range(len(parts)))
-    reasons: dict[int, str] = {}
-
-    def attempt(tie: Callable[[int, int], PairMatch]) -> None:
-        for family in order:
-            _group_family(
-                sorted(families[family], key=lambda i: (parts[i].owner, i)), parts, frames, groups, head, reasons, tie
-            )
-
-    def searched(one: int, other: int) -> PairMatch:
-        a, b = ranks[parts[one].owner], ranks[parts[other].owner]
-        match = match_pair(
-            parts[one].track, parts[other].track, window_ns=a.window(b), around_ns=a.recorded_difference(b) or 0
-        )
-        if match.status == "matched" and match.clock is not None:
-            frames.tie(parts[one].owner, parts[other].owner, match.clock)
-        return match
-
-    def trusted(one: int, other: int) -> PairMatch:
-        a, b = ranks[parts[one].owner], ranks[parts[other].owner]
-        difference = a.recorded_difference(b)
-        searchable = min(len(parts[one].track), len(parts[other].track)) >= INSTANCE_MINIMUM
-        if difference is None or not a.same_host(b) or (searchable and not trust):
-            return PairMatch("short")
-        match = _at_clock(parts[one].track, parts[other].track, constant(float(difference)))
-        if match.status == "matched":
-            frames.tie(parts[one].owner, parts[other].owner, constant(float(difference)), recorded=True)
-        return match
-
-    def tied_only(_one: int, _other: int) -> PairMatch:
-        return PairMatch("short")
-
-    attempt(searched)
-    attempt(tied_only)
-    attempt(trusted)
-    sets, clocks = frames.rerooted()
-    return Grouping(_communicators(parts, groups), sets, clocks, frames.recorded, reasons)
-
-
-def _group_family(
-    members: Sequence[int],
-    parts: Sequence[Part],
-    frames: _Frames,
-    groups: dict[int, list[int]],
-    head: list[int],
-    reasons: dict[int, str],
-    tie: Callable[[int, int], PairMatch],
-) -> None:
-    """Match the parts of one family, each with the groups before it, the most recent first."""
-    seen: list[int] = []  # heads of groups with an earlier part, in the order of their last gain
-    for index in members:
-        owner = parts[index].owner
-        joined = len(groups[head[index]]) > 1
-        for group in reversed(list(seen)):
-            if group not in groups or group == head[index]:
-                continue
-            others = [i for i in groups[group] if parts[i].owner != owner and parts[i].family == parts[index].family]
-            if not others:
-                continue
-            if joined and not {parts[i].owner for i in groups[group]} & {parts[i].owner for i in groups[head[index]]}:
-                continue
-            match = _match_with(index, others, parts, frames, tie)
-            if match.status == "matched":
-                _merge(groups, head, group, index)
-                seen = [g for g in seen if g in groups and g != group]
-                reasons.pop(index, None)
-                joined = True
-            elif not joined and _TELLING.index(match.status) > _TELLING.index(reasons.get(index, "short")):
-                reasons[index] = match.status
-        current = head[index]
-        seen = [g for g in seen if g != current] + [current]
-        if len(groups[current]) > 1:
-            for member in groups[current]:
-                reasons.pop(member, None)
-
-
-def _match_with(
-    index: int,
-    others: Sequence[int],
-    parts: Sequence[Part],
-    frames: _Frames,
-    tie: Callable[[int, int], PairMatch],
-) -> PairMatch:
-    """Match a part with a group through its longest parts; a second is tried only where the first covers too little."""
-    match = PairMatch("short")
-    for other in sorted(others, key=lambda i: (-len(parts[i].track), i))[:3]:
-        known = frames.between(parts[other].owner, parts[index].owner)
-        if known is None:
-            match = tie(other, index)
+        if index in inside:
+            continue
+        if part.owner in ambiguous:
+            reasons[index] = "ambiguous"
         else:
-            match = _at_clock(parts[other].track, parts[index].track, known)
-        if match.status != "short":
-            return match
-    return match
+            reasons[index] = "different" if len(part.track) >= INSTANCE_MINIMUM else "short"
+    sets, clocks = _sets(len(ranks), communicators, frames)
+    recorded = [frames.recorded[index] and sets.count(sets[index]) > 1 for index in range(len(ranks))]
+    return Grouping(communicators, sets, clocks, recorded, reasons)
 
 
-def _at_clock(one: Track, other: Track, clock: Clock) -> PairMatch:
-    """Whether two tracks end together under a known clock, however few their instances."""
-    score, covered = score_at(one, other, clock)
-    shorter = min(len(one), len(other))
-    if covered == 0 or 2 * covered < shorter:
-        return PairMatch("short", None, score, None, covered)
-    longer = one if len(one) >= len(other) else other
-    limit = MATCH_LIMIT_NS
-    if len(longer) > 1:
-        gaps = np.diff(longer.end).astype(np.float64)
-        limit = min(limit, float(np.minimum(gaps / 4, CLIP_NS).mean()) / 2)
-    return PairMatch("matched" if score <= limit else "different", clock, score, None, covered)
+def _tie_by_search(ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames) -> set[int]:
+    """Tie each rank to the sets before it by searching the offset; returns ranks for which it was ambiguous."""
+    ambiguous: set[int] = set()
+    for index in range(len(ranks)):
+        long = [part for part in of_rank[index] if len(part.track) >= INSTANCE_MINIMUM]
+        if not long:
+            continue
+        met: dict[int, list[int]] = {}  # set -> members, the most recent first
+        for other in range(index - 1, -1, -1):
+            if any(len(part.track) >= INSTANCE_MINIMUM for part in of_rank[other]):
+                met.setdefault(frames.root[other], []).append(other)
+        for root, members in met.items():
+            if root == frames.root[index]:
+                continue
+            if frames.root[index] != index and _all_partnered(index, of_rank, frames):
+                break
+            for other in dict.fromkeys([*members[:_TRIED_MEMBERS], members[-1]]):
+                one, two = ranks[other], ranks[index]
+                match = match_ranks(
+                    [part.track for part in of_rank[other]],
+                    [part.track for part in of_rank[index]],
+                    window_ns=one.window(two),
+                    around_ns=one.recorded_difference(two) or 0,
+                )
+                if match.status == "matched" and match.clock is not None:
+                    frames.tie(other, index, match.clock)
+                    break
+                if match.status == "ambiguous":
+                    ambiguous |= {index, other}
+    return {index for index in ambiguous if frames.root.count(frames.root[index]) == 1}
 
 
-def _merge(groups: dict[int, list[int]], head: list[int], one: int, index: int) -> None:
-    other = head[index]
-    if one == other:
-        return
-    groups[other] = groups[other] + groups.pop(one)
-    for member in groups[other]:
-        head[member] = other
+def _all_partnered(index: int, of_rank: Sequence[Sequence[Part]], frames: Frames) -> bool:
+    """Whether every part of a rank ends together with a part of a rank that it is tied to."""
+    tied = [other for other, root in enumerate(frames.root) if root == frames.root[index] and other != index]
+    for part in of_rank[index]:
+        partners = (
+            (other, theirs)
+            for other in tied[-_TRIED_MEMBERS:]
+            for theirs in of_rank[other]
+            if theirs.family == part.family
+        )
+        if not any(
+            (clock := frames.between(other, index)) is not None
+            and match_at(theirs.track, part.track, clock).status == "matched"
+            for other, theirs in partners
+        ):
+            return False
+    return True
 
 
-def _communicators(parts: Sequence[Part], groups: dict[int, list[int]]) -> list[Communicator]:
+def _tie_as_recorded(
+    ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames, trust: bool
+) -> None:
+    """Tie ranks of one host by their recorded clocks where they end together by those."""
+    for index in range(len(ranks)):
+        for other in range(index):
+            difference = ranks[other].recorded_difference(ranks[index])
+            if (
+                frames.root[other] == frames.root[index]
+                or difference is None
+                or not ranks[other].same_host(ranks[index])
+            ):
+                continue
+            clock = constant(float(difference))
+            if any(
+                one.family == two.family
+                and (trust or min(len(one.track), len(two.track)) < INSTANCE_MINIMUM)
+                and match_at(one.track, two.track, clock).status == "matched"
+                for one in of_rank[other]
+                for two in of_rank[index]
+            ):
+                frames.tie(other, index, clock, recorded=True)
+
+
+def _sets(count: int, communicators: Sequence[Communicator], frames: Frames) -> tuple[list[int], list[Clock]]:
+    """Connected sets of ranks by shared communicators, and each rank's clock against its set's lowest rank."""
+    sets = list(range(count))
+    for communicator in communicators:
+        roots = {sets[member] for member in communicator.members}
+        sets = [min(roots) if root in roots else root for root in sets]
+    # Processes that share a GPU share its clock, but not its set, unless they meet.
+    clocks = []
+    for index, root in enumerate(sets):
+        clock = frames.between(root, index) if root != index else constant()
+        clocks.append(clock if clock is not None else constant())
+    return sets, clocks
+
+
+def _communicators(parts: Sequence[Part], groups: Sequence[list[int]]) -> list[Communicator]:
     """Groups of parts with one set of members become one communicator; payload communicators stay apart."""
     named: dict[tuple[tuple[int, ...], int | None], list[int]] = {}
-    for group in groups.values():
+    for group in groups:
         members = tuple(sorted({parts[i].owner for i in group}))
         if len(members) < 2:
             continue

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses.clock import Floats, Ints
-from tracelens.analyses.matching import CLIP_NS
+from tracelens.analyses.matching_tracks import CLIP_NS
 
 Bools = npt.NDArray[np.bool_]
 

@@ -1,0 +1,153 @@
+"""Which parts of one family are one communicator's, once clocks are known.
+
+Ranks that share one communicator often keep others in step too: replicas that meet in an all-to-all start their own
+all-reduces within a fraction of a microsecond of each other. Two such groups end as far apart as their last members
+arrive apart; one group ends together whoever came last. That decides, where the scatter of ends shows two clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from tracelens.analyses.clock import Clock, Floats, Ints
+from tracelens.analyses.matching import match_at
+from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_tracks import CLIP_NS, Track, apart
+
+_SAMPLE = 600
+_CLUSTER_FACTOR = 3.0
+_CLUSTER_NS = 50.0
+
+Between = Callable[[int, int], Clock | None]
+"""(one rank, other rank) -> the other's clock against the first's; None where they are not tied."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's collectives of one payload communicator, or of one stream, operation and implementation.
+
+    Attributes:
+        owner: index of the rank's `RankClock`.
+        family: parts of different families are never matched: (payload, operation, implementation).
+        track: ends and keys, in the order of the ends.
+        rows: the caller's row number of each.
+    """
+
+    owner: int
+    family: tuple[int | None, str, str]
+    track: Track
+    rows: Ints
+
+
+def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between) -> list[list[int]]:
+    """Split the parts of one family into groups that end together.
+
+    Args:
+        indices: the parts, of one family.
+        parts: all parts.
+        between: clock differences of tied ranks.
+
+    Returns:
+        Groups of indices, each ascending; a part without partners is a group of its own.
+    """
+    links: list[tuple[int, int]] = []
+    scatters: dict[tuple[int, int], float] = {}
+    joined = {index: index for index in indices}
+
+    def head(index: int) -> int:
+        while joined[index] != index:
+            joined[index] = joined[joined[index]]
+            index = joined[index]
+        return index
+
+    many = len(indices) > _ALL_PAIRS
+    for place, index in enumerate(indices):
+        seen: set[int] = set()
+        for other in reversed(indices[:place]):
+            if parts[other].owner == parts[index].owner:
+                continue
+            if many and (head(other) in seen or head(other) == head(index)):
+                continue
+            clock = between(parts[other].owner, parts[index].owner)
+            if clock is None:
+                continue
+            seen.add(head(other))
+            if match_at(parts[other].track, parts[index].track, clock).status == "matched":
+                links.append((other, index))
+                joined[head(other)] = head(index)
+                scatters[other, index] = scatter_of(parts[other].track, parts[index].track, clock)
+    groups: dict[int, list[int]] = {}
+    for index in indices:
+        groups.setdefault(head(index), []).append(index)
+    return [piece for group in groups.values() for piece in _split(sorted(group), parts, between, scatters, many)]
+
+
+_ALL_PAIRS = 64
+
+
+def scatter_of(one: Track, other: Track, clock: Clock) -> float:
+    """Mean distance of end deviations from their median, ns, on a sample."""
+    base, against, known = (one, other, clock) if len(one) <= len(other) else (other, one, clock.inverted())
+    pairs = apart(base, against, known, _SAMPLE)
+    ends = pairs.end[pairs.near]
+    return float(np.abs(ends - np.median(ends)).mean()) if len(ends) else CLIP_NS
+
+
+def _split(
+    group: list[int], parts: Sequence[Part], between: Between, scatters: dict[tuple[int, int], float], many: bool
+) -> list[list[int]]:
+    """Part a group whose ends form clusters that follow their own last arrivals."""
+    if len({parts[i].owner for i in group}) < 3 or many:
+        return [group]
+    place = {index: k for k, index in enumerate(group)}
+    near = np.full((len(group), len(group)), np.inf)
+    for (one, other), value in scatters.items():
+        if one in place and other in place:
+            near[place[one], place[other]] = near[place[other], place[one]] = value
+    closest = near.min(axis=1)
+    limit = _CLUSTER_FACTOR * np.maximum(closest[:, None], closest[None, :]) + _CLUSTER_NS
+    count, label = connected_components(coo_matrix(near <= limit), directed=False)
+    if count < 2:
+        return [group]
+    clusters = [[i for i in group if label[place[i]] == k] for k in range(count)]
+    final: list[list[int]] = []
+    for cluster in clusters:
+        home = next((other for other in final if not _separate(other, cluster, parts, between)), None)
+        if home is None:
+            final.append(list(cluster))
+        else:
+            home.extend(cluster)
+    return [sorted(cluster) for cluster in final]
+
+
+def _separate(one: Sequence[int], other: Sequence[int], parts: Sequence[Part], between: Between) -> bool:
+    """Whether two clusters end apart just as their last members arrive apart."""
+    base = one[0]
+    track = parts[base].track
+    last: list[Floats] = []
+    end: list[Floats] = []
+    usable: Bools = np.ones(len(track), dtype=bool)
+    for cluster in (one, other):
+        arrivals, ends = [], []
+        for index in cluster:
+            clock = between(parts[base].owner, parts[index].owner)
+            if clock is None:
+                return True
+            pairs = apart(track, parts[index].track, clock, len(track))
+            arrivals.append(np.where(pairs.near, pairs.begun, np.nan))
+            ends.append(pairs.end)
+        last.append(np.max(arrivals, axis=0))
+        end.append(np.median(ends, axis=0))
+        usable &= np.isfinite(last[-1]) & np.isfinite(end[-1])
+    if int(usable.sum()) < 8:
+        return False
+    came = (last[1] - last[0])[usable]
+    left = (end[1] - end[0])[usable]
+    came, left = came - came.mean(), left - left.mean()
+    own, their, both = float((came**2).sum()), float((left**2).sum()), float((came * left).sum())
+    return own > 0 and their > 0 and both / own > 0.4 and both / float(np.sqrt(own * their)) > 0.5

@@ -1,0 +1,265 @@
+"""The search for clock offsets: lags propose, fits refine, a clipped mean over everything decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelens.analyses.clock import (
+    DRIFT_LIMIT,
+    JUMP_FLOOR_NS,
+    JUMP_LIMIT,
+    Clock,
+    Floats,
+    Ints,
+    constant,
+    fit_clock,
+    fit_line,
+)
+from tracelens.analyses.matching_tracks import (
+    CLIP_NS,
+    DISTINCT_NS,
+    INSTANCE_MINIMUM,
+    MARGIN_FACTOR,
+    MATCH_LIMIT_NS,
+    WINDOW_EXPORT_NS,
+    Target,
+    thin,
+)
+
+_ANCHOR_REACH = 96
+_FINGERPRINT_NS = 30_000.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One proposed clock and how it fits a thinned source.
+
+    Attributes:
+        clock: longer track's time minus shorter track's time, on the shorter's time axis.
+        score: mean clipped end deviation, ns.
+        typical: median end deviation, ns.
+    """
+
+    clock: Clock
+    score: float
+    typical: float
+
+    @property
+    def convincing(self) -> bool:
+        """Scatter alone keeps the mean near the median; step edges that do not fit pull them apart."""
+        return self.score <= 3.0 * self.typical + 200.0
+
+
+def search(source: Target, target: Target, window: float) -> list[tuple[Candidate, int]]:
+    """The distinct clocks under which two tracks fit best, best first, each with the instances it covers.
+
+    Args:
+        source: the shorter track.
+        target: the longer one.
+        window: largest difference of the two clocks, ns.
+    """
+    return _judge(source, target, _candidates(source, target, window))
+
+
+def clipped_mean(source: Target, target: Target, clock: Clock) -> tuple[float, int]:
+    """Mean of min(|end deviation|, 20 us) over the source's instances in the common time range, and their number."""
+    moved = source.time + clock.difference(source.time)
+    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
+    count = int(common.sum())
+    if count == 0:
+        return CLIP_NS, 0
+    _, deviation = target.nearest(source.code[common], moved[common])
+    return float(np.minimum(np.abs(deviation), CLIP_NS).mean()), count
+
+
+def _judge(source: Target, target: Target, candidates: list[Candidate]) -> list[tuple[Candidate, int]]:
+    """Full scores of the distinct best candidates, best first; those that cover too little are left out."""
+    middle = float(np.median(source.time))
+    needed = max(INSTANCE_MINIMUM, len(source.time) / 2)
+    kept: list[tuple[Candidate, int]] = []
+    for candidate in sorted(candidates, key=lambda c: c.score):
+        if any(abs(candidate.clock.at(middle) - c.clock.at(middle)) <= DISTINCT_NS for c, _ in kept):
+            continue
+        refined = _mend_segments(source, target, candidate)
+        found, covered = clipped_mean(source, target, refined)
+        if covered >= needed:
+            kept.append((replace(candidate, clock=refined, score=found), covered))
+        if len(kept) == 4:
+            break
+    return sorted(kept, key=lambda pair: pair[0].score)
+
+
+def _candidates(source: Target, target: Target, window: float) -> list[Candidate]:
+    """Clocks fitted from the lags that fit best around a few anchors, with scores on a thinned source."""
+    fitted: list[Candidate] = []
+    # Two anchors, because the partner of one may be lost; more only where those find nothing convincing.
+    for batch in ((0.5, 0.3), (0.7, 0.15, 0.85)):
+        for quantile in batch:
+            anchor = _anchor(source, quantile)
+            for offset in _local_offsets(source, target, anchor, window):
+                candidate = _fit(source, target, anchor, offset, window)
+                if candidate is not None:
+                    fitted.append(candidate)
+        if fitted and min(fitted, key=lambda c: c.score).convincing:
+            break
+    return fitted
+
+
+def _anchor(source: Target, quantile: float) -> int:
+    """The instance near a quantile that follows the largest gap: the start of a step has fewest look-alikes."""
+    count = len(source.time)
+    centre = int(quantile * (count - 1))
+    begin, end = max(1, centre - _ANCHOR_REACH), min(count, centre + _ANCHOR_REACH)
+    return begin + int(np.argmax(np.diff(source.time[begin - 1 : end])))
+
+
+def _local_offsets(source: Target, target: Target, anchor: int, window: float) -> list[float]:
+    """Offsets under which the neighbourhood of the anchor fits, best first."""
+    difference = target.time - source.time[anchor]
+    possible = (target.code == source.code[anchor]) & (np.abs(difference) <= window)
+    if int(possible.sum()) > 400:
+        # Thousands of lags: the partner follows and precedes a gap like the anchor's.
+        own, theirs = np.diff(source.time), np.diff(target.time)
+        alike = np.ones(len(target.time), dtype=bool)
+        if 0 < anchor < len(source.time) - 1:
+            alike[1:] &= np.abs(theirs - own[anchor - 1]) <= _FINGERPRINT_NS
+            alike[:-1] &= np.abs(theirs - own[anchor]) <= _FINGERPRINT_NS
+        if (possible & alike).any():
+            possible &= alike
+    offsets = difference[possible]
+    for reach, keep in ((12, 300), (64, 48), (256, 6)):
+        if len(offsets) == 0:
+            break
+        begin, end = max(0, anchor - reach), min(len(source.time), anchor + reach)
+        near, code = source.time[begin:end], source.code[begin:end]
+        costs = []
+        for chunk in np.array_split(offsets, max(1, len(offsets) * len(near) // 1_000_000)):
+            moved = (near[None, :] + chunk[:, None]).ravel()
+            deviation = target.nearest(np.tile(code, len(chunk)), moved)[1].reshape(len(chunk), len(near))
+            inside = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
+            inside = inside.reshape(deviation.shape)
+            clipped = np.clip(deviation, -CLIP_NS, CLIP_NS)
+            off = np.abs(clipped - np.median(clipped, axis=1, keepdims=True))
+            cost = np.where(inside, np.minimum(off, CLIP_NS), 0.0).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
+            cost[inside.sum(axis=1) < min(8, len(near))] = CLIP_NS
+            costs.append(cost)
+        cost = np.concatenate(costs)
+        best = np.argsort(cost, kind="stable")[:keep]
+        offsets, cost = offsets[best], cost[best]
+    else:
+        return [float(offset) for offset in offsets]
+    return []
+
+
+def _fit(source: Target, target: Target, anchor: int, offset: float, window: float) -> Candidate | None:
+    """Follow one offset outwards from the anchor, refitting as the range grows; null when it leads nowhere."""
+    count = len(source.time)
+    clock = constant(offset, float(source.time[anchor]))
+    reach = 256
+    while True:
+        begin, end = max(0, anchor - reach), min(count, anchor + reach)
+        whole = end - begin == count
+        for _ in range(2 if whole else 1):
+            chosen = thin(begin, end, 2000 if whole else 600)
+            clock_next = _refit(source, target, chosen, clock, jumps=reach > 256 or whole)
+            if clock_next is None:
+                return None
+            clock = clock_next
+        if whole:
+            break
+        reach *= 4
+    if np.abs(clock.difference(source.time[[0, -1]])).max() > window + 2 * DRIFT_LIMIT * float(np.ptp(source.time)):
+        return None
+    moved = source.time[chosen] + clock.difference(source.time[chosen])
+    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
+    if not common.any():
+        return None
+    deviation = target.nearest(source.code[chosen][common], moved[common])[1]
+    off = np.minimum(np.abs(deviation), CLIP_NS)
+    return Candidate(clock, float(off.mean()), float(np.median(off)))
+
+
+def _refit(source: Target, target: Target, chosen: Ints, clock: Clock, *, jumps: bool) -> Clock | None:
+    """One round: pair by nearest end under `clock`, fit again; null when nothing pairs or the drift is absurd."""
+    time = source.time[chosen]
+    moved = time + clock.difference(time)
+    _, deviation = target.nearest(source.code[chosen], moved)
+    paired = np.abs(deviation) <= CLIP_NS
+    if int(paired.sum()) < 8:
+        return None
+    readings = (moved + deviation - time)[paired]
+    fitted = fit_clock(time[paired], readings, jumps=jumps)
+    if np.abs(fitted.drift).max() > DRIFT_LIMIT:
+        if float(np.ptp(time[paired])) * DRIFT_LIMIT < DISTINCT_NS:
+            return fit_clock(time[paired], readings, jumps=jumps, with_drift=False)
+        return None
+    return fitted
+
+
+def _mend_segments(source: Target, target: Target, candidate: Candidate) -> Clock:
+    """The candidate's clock with steps that nearest ends hide: larger than half the spacing, they pair neighbours."""
+    clock = candidate.clock
+    for _ in range(JUMP_LIMIT):
+        chosen = thin(0, len(source.time), 2000)
+        time, code = source.time[chosen], source.code[chosen]
+        moved = time + clock.difference(time)
+        off = np.minimum(np.abs(target.nearest(code, moved)[1]), CLIP_NS)
+        off[(moved < target.time[0] - CLIP_NS) | (moved > target.time[-1] + CLIP_NS)] = 0.0
+        bad = _bad_stretch(off, np.searchsorted(time, clock.valid_from[1:]))
+        if bad is None:
+            break
+        begin, end = bad
+        stretch = slice(begin, end)
+        middle = (begin + end) // 2
+        near = target.time[(target.code == code[middle]) & (np.abs(target.time - moved[middle]) <= WINDOW_EXPORT_NS)]
+        best, readings = float(off[stretch].mean()), None
+        for step in near - moved[middle]:
+            deviation = target.nearest(code[stretch], moved[stretch] + step)[1]
+            close = np.abs(deviation) <= CLIP_NS
+            extra = float(np.median(deviation[close])) if close.any() else 0.0
+            deviation = target.nearest(code[stretch], moved[stretch] + step + extra)[1]
+            score = float(np.minimum(np.abs(deviation), CLIP_NS).mean())
+            if score * MARGIN_FACTOR < best:
+                best, readings = score, moved[stretch] + step + extra + deviation - time[stretch]
+        if readings is None:
+            break
+        level, slope, at = fit_line(time[stretch], readings)
+        patch = Clock(at, np.array([-np.inf]), np.array([level]), np.array([slope])).moved(clock.t0)
+        clock = _patched(clock, patch, float(time[begin]), float(time[end]) if end < len(time) else np.inf, begin == 0)
+    return clock
+
+
+def _bad_stretch(off: Floats, breaks: Ints) -> tuple[int, int] | None:
+    """The worst stretch [begin, end) of clipped deviations, where another part of the capture fits well."""
+    count = len(off)
+    size = max(INSTANCE_MINIMUM, count // 64)
+    if count < 2 * size:
+        return None
+    edges = np.unique(np.concatenate((np.arange(0, count - size + 1, size), breaks, [count])))
+    level = np.add.reduceat(off, edges[:-1]) / np.diff(edges)
+    if float(level.min()) > MATCH_LIMIT_NS / 2:
+        return None
+    bad = np.concatenate(([False], level > 4.0 * float(np.quantile(level, 0.25)) + JUMP_FLOOR_NS, [False]))
+    begins = np.flatnonzero(~bad[:-1] & bad[1:])
+    ends = np.flatnonzero(bad[:-1] & ~bad[1:])
+    if len(begins) == 0:
+        return None
+    longest = int(np.argmax(edges[ends] - edges[begins]))
+    begin, end = int(edges[begins[longest]]), int(edges[ends[longest]])
+    return (begin, end) if end - begin >= INSTANCE_MINIMUM else None
+
+
+def _patched(clock: Clock, patch: Clock, begin: float, end: float, from_start: bool) -> Clock:
+    """`clock` with the line `patch` (same t0) between two times."""
+    start = -np.inf if from_start else begin
+    keep = (clock.valid_from < start) | (clock.valid_from > end)
+    valid, offset, drift = clock.valid_from[keep], clock.offset[keep], clock.drift[keep]
+    valid, offset, drift = np.append(valid, start), np.append(offset, patch.offset), np.append(drift, patch.drift)
+    if np.isfinite(end):
+        resumed = int(np.searchsorted(clock.valid_from[1:], end, side="right"))
+        valid, offset = np.append(valid, end), np.append(offset, clock.offset[resumed])
+        drift = np.append(drift, clock.drift[resumed])
+    order = np.argsort(valid, kind="stable")
+    return Clock(clock.t0, valid[order], offset[order], drift[order])
