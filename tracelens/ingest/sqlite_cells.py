@@ -170,8 +170,16 @@ class Decoder:
         wanted[: self._last + 1] = 0xFF
         self._wanted = wanted.view("<u8")
 
-    def decode(self, places: Ints) -> Rows:
+    def row_count(self, places: Ints) -> int:
+        """How many rows the leaf pages that begin at `places` of the buffer say they hold."""
+        return int(unsigned16(self._pages.buffer, places + 3).sum())
+
+    def decode(self, places: Ints, into: Sequence[Ints] | None = None) -> Rows:
         """Rows of the leaf pages that begin at `places` of the buffer.
+
+        Args:
+            places: where in the buffer each page begins.
+            into: per wanted column, an array of `row_count` numbers to fill; by default new ones are made.
 
         Raises:
             Disagreement: a page is no leaf, or a cell lies outside its page.
@@ -220,12 +228,12 @@ class Decoder:
             | (bad != 0)
         )
         types = types.reshape(-1, 8 * self._word_count)
-        values: list[Ints] = []
+        values = list(into) if into is not None else [np.empty(len(cells), np.int64) for _ in self._places]
         nulls: list[Flags | None] = []
-        for place in self._places:
+        for place, value in zip(self._places, values, strict=True):
             at, lane = divmod(place, 8)
             raw = self._values_at[body + before[at][lane::8]].astype(np.int64)
-            value = raw >> this[at][lane::8]
+            np.right_shift(raw, this[at][lane::8], out=value)
             null = None
             no_bytes = widths_of[:, place] == 0  # null, or one of the constants 0 and 1
             if no_bytes.any():
@@ -234,7 +242,6 @@ class Decoder:
                 value[kind == 9] = 1
                 missing = kind == 0
                 null = missing if missing.any() else None
-            values.append(value)
             nulls.append(null)
         return Rows(values, nulls, keys, page_of, np.unique(page_of[odd]) if odd.any() else _NOTHING)
 

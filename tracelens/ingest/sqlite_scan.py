@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
@@ -99,13 +98,40 @@ def page_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[str
         os.close(descriptor)
 
 
-@dataclass
-class _Decoded:
-    """Rows of a block, those that SQLite had to read among them."""
+class _Batch:
+    """Rows on their way into one Arrow batch; blocks are decoded into the batch's own memory."""
 
-    values: list[Ints]
-    nulls: list[Flags | None]
-    rows: int
+    def __init__(self, columns: int, capacity: int) -> None:
+        self.rows = 0
+        # Arrow's allocator keeps memory for the next batch; numpy's gives it back, and each page faults in again.
+        self._buffers = [pa.allocate_buffer(8 * capacity) for _ in range(columns)]
+        self._values: list[Ints] = [np.frombuffer(buffer, np.int64) for buffer in self._buffers]
+        self._nulls: list[list[tuple[int, Flags]]] = [[] for _ in range(columns)]
+
+    def room(self, rows: int) -> list[Ints] | None:
+        """Where the next rows go, one slice per column; null when they do not fit any more."""
+        slices = [values[self.rows : self.rows + rows] for values in self._values]
+        return slices if len(slices[0]) == rows else None
+
+    def filled(self, block: Rows) -> None:
+        """The slices that `room` gave hold a block's values now."""
+        for column, null in zip(self._nulls, block.nulls, strict=True):
+            if null is not None:
+                column.append((self.rows, null))
+        self.rows += len(block.keys)
+
+    def finish(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The batch; nothing is copied, so no more rows may be added."""
+        arrays = []
+        for buffer, nulls in zip(self._buffers, self._nulls, strict=True):
+            present = None
+            if nulls:
+                absent = np.zeros(self.rows, bool)
+                for begin, null in nulls:
+                    absent[begin : begin + len(null)] = null
+                present = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+            arrays.append(pa.Array.from_buffers(pa.int64(), self.rows, [present, buffer]))
+        return pa.record_batch(arrays, schema=schema)
 
 
 class _Scan:
@@ -154,34 +180,39 @@ class _Scan:
         """
         counted = RowCount(self._file, self._wanted.table)
         try:
-            row_count = pages_done = 0
-            waiting: list[_Decoded] = []
+            found = pages_done = 0
+            batch = self._new_batch(0)
             for page_count, places in self._pages.read(leaves):
-                waiting.append(self._block(places, place))
-                pages_done += page_count
-                if sum(block.rows for block in waiting) >= self._wanted.batch_rows:
-                    batch = self._batch(waiting)
-                    row_count += batch.num_rows
-                    waiting = []
-                    yield batch
+                rows = self._decoder.row_count(places)
+                into = batch.room(rows)
+                if into is None:
+                    if batch.rows:
+                        found += batch.rows
+                        yield batch.finish(self._wanted.schema)
                     if self._odd_pages > max(_ODD_PAGES_ALLOWED, pages_done // 20):
                         raise Unsuited("many rows are not made of integers up to the last wanted column")
-            if waiting:
-                batch = self._batch(waiting)
-                row_count += batch.num_rows
-                yield batch
-            if counted.result() != row_count:
+                    batch = self._new_batch(rows)
+                    into = batch.room(rows)
+                batch.filled(self._block(places, into, place))
+                pages_done += page_count
+            if batch.rows:
+                found += batch.rows
+                yield batch.finish(self._wanted.schema)
+            if counted.result() != found:
                 raise ReadersDisagreeError(
-                    f"{self._file.shown}: {row_count:,} rows in the pages of {self._wanted.table.name}, where SQLite"
+                    f"{self._file.shown}: {found:,} rows in the pages of {self._wanted.table.name}, where SQLite"
                     f" counts {counted.result():,}",
                     "try --loader sqlite, or export it again",
                 )
         finally:
             counted.close()
 
-    def _block(self, places: Ints, place: Place) -> _Decoded:
+    def _new_batch(self, at_least: int) -> _Batch:
+        return _Batch(len(self._wanted.columns), max(at_least, self._wanted.batch_rows))
+
+    def _block(self, places: Ints, into: Sequence[Ints] | None, place: Place) -> Rows:
         try:
-            block = self._decoder.decode(places)
+            block = self._decoder.decode(places, into)
             if len(block.odd):
                 place.advance(self._repair(block, places), self._file)
             elif len(block.keys):
@@ -191,7 +222,7 @@ class _Scan:
                 place.advance([first, last] if last > first else [first], self._file)
         except Disagreement as error:
             raise self._file.damaged(str(error)) from error
-        return _Decoded(block.values, block.nulls, len(block.keys))
+        return block
 
     def _repair(self, block: Rows, places: Ints) -> Ints:
         """Let SQLite read the odd pages of a block, in place; all row ids of the block."""
@@ -215,24 +246,6 @@ class _Scan:
 
     def _from_sqlite(self, ids: Sequence[int]) -> list[tuple[Any, ...]]:
         return self._file.execute(self._page_sql, (min(ids), max(ids)))
-
-    def _batch(self, blocks: Sequence[_Decoded]) -> pa.RecordBatch:
-        rows = sum(block.rows for block in blocks)
-        arrays = []
-        for at in range(len(self._wanted.columns)):
-            values = np.concatenate([block.values[at] for block in blocks])
-            nulls = [block.nulls[at] for block in blocks]
-            present = None
-            if any(null is not None for null in nulls):
-                null_flags = np.concatenate(
-                    [
-                        np.zeros(block.rows, bool) if null is None else null
-                        for block, null in zip(blocks, nulls, strict=True)
-                    ]
-                )
-                present = pa.py_buffer(np.packbits(~null_flags, bitorder="little"))
-            arrays.append(pa.Array.from_buffers(pa.int64(), rows, [present, pa.py_buffer(values)]))
-        return pa.record_batch(arrays, schema=self._wanted.schema)
 
 
 def _listed(values: Ints, null: Flags | None) -> list[int | None]:
