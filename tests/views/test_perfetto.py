@@ -62,7 +62,7 @@ def small() -> TraceFrames:
         1000,
         steps=steps,
         waits=waits,
-        buckets=pl.DataFrame({"rank": [0], "bucket": ["gemm"], "start_ns": [1000], "duration_ns": [400]}),
+        buckets=[pl.DataFrame({"rank": [0], "bucket": ["gemm"], "start_ns": [1000], "duration_ns": [400]})],
         gaps=pl.DataFrame({"rank": [0], "cause": ["host_late"], "start_ns": [1400], "duration_ns": [100]}),
         metadata={"clock": "ends"},
     )

@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,6 +85,26 @@ def write_files(writers: Mapping[Path, Writer], *, force: bool = False) -> None:
         for temporary, _ in staged:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+@contextlib.contextmanager
+def staged(path: Path | str, *, force: bool = False) -> Iterator[Path]:
+    """For writers that open files themselves: yields a name beside the target where nothing is yet; what is there
+    when the block ends takes the target's name, and if the block fails it is removed.
+
+    Raises:
+        OutputError: as `write_atomically`.
+    """
+    target = Path(path)
+    check_target(target, force=force)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tracelens-") as folder:
+        temporary = Path(folder) / "part"
+        try:
+            yield temporary
+            temporary.chmod(_mode(target))
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        _publish(temporary, target, force=force)
 
 
 def _is_device(path: Path) -> bool:

@@ -45,7 +45,7 @@ class TraceFrames:
         steps: rank, step, phase, rung, start_ns, duration_ns.
         waits: rank, communicator, instance, operation, implementation, arrival_ns, last_arrival_ns, end_ns, is_last;
             only operations whose last arrival is known.
-        buckets: rank, bucket, start_ns, duration_ns; runs of exclusive time.
+        buckets: frames of rank, bucket, start_ns, duration_ns; runs of exclusive time.
         gaps: rank, cause, start_ns, duration_ns.
         metadata: put into the file's head.
     """
@@ -55,7 +55,7 @@ class TraceFrames:
     origin_ns: int
     steps: pl.DataFrame | None = None
     waits: pl.DataFrame | None = None
-    buckets: pl.DataFrame | None = None
+    buckets: Iterable[pl.DataFrame] = ()
     gaps: pl.DataFrame | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,8 +90,8 @@ def lines(frames: TraceFrames) -> Iterator[str]:
         yield from threads.slices(rows, _STEPS, frames.origin_ns, ("step", "rung"))
     if frames.waits is not None:
         yield from _collectives(frames.waits, threads, frames.origin_ns)
-    if frames.buckets is not None:
-        rows = frames.buckets.with_columns(pl.col("bucket").alias("name"), pl.lit("bucket").alias("cat"))
+    for part in frames.buckets:
+        rows = part.with_columns(pl.col("bucket").alias("name"), pl.lit("bucket").alias("cat"))
         yield from threads.slices(rows, _BUCKETS, frames.origin_ns, ())
     if frames.gaps is not None:
         rows = frames.gaps.with_columns(pl.col("cause").alias("name"), pl.lit("gap").alias("cat"))

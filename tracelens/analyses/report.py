@@ -1,0 +1,286 @@
+"""Everything the report shows, as one result: the answers of the other analyses, and what only a page needs.
+
+A part that cannot be computed is absent, and a notice says why: a capture without steps still has a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import polars as pl
+
+from tracelens.analyses import report_parts as parts
+from tracelens.analyses.buckets import BucketResult, buckets
+from tracelens.analyses.info import InfoResult, info
+from tracelens.analyses.selection import Selection
+from tracelens.analyses.slices import aligned_windows, event_slices, parted, wait_slices
+from tracelens.errors import TracelensError
+from tracelens.frames import Column, Notice, Result, Schema
+from tracelens.trace import LoadedTrace
+
+T = TypeVar("T")
+
+KERNELS_SHOWN = 15
+EDGES_SHOWN = 200
+SLICES_SHOWN = 8_000
+SLICES_PER_RANK = 400
+
+STEP_POINTS = Schema(
+    "one step that is drawn",
+    Column("set", pl.Int64, "Connected set of ranks"),
+    Column("step", pl.Int64, "Number of the step"),
+    Column("phase", pl.String, "prefill, decode, mixed or other"),
+    Column("rung", pl.String, "Batch size, or a hash of launch shapes"),
+    Column("start_ns", pl.Int64, "Edge of the earliest rank, in its export's own time", "ns"),
+    Column("step_ns", pl.Int64, "Latency: median over ranks", "ns"),
+    Column("spread_ns", pl.Int64, "Largest less smallest over ranks", "ns"),
+    Column("complete", pl.Boolean, "Whether every rank shows the whole step"),
+    Column("warm_up", pl.Boolean, "Whether it belongs to the slow beginning"),
+)
+SPLIT = Schema(
+    "one rank; means per step of the main kind, which sum to its collective time",
+    Column("rank", pl.Int64, "Rank"),
+    Column("wait_ns", pl.Int64, "Exposed: until the last rank arrived", "ns"),
+    Column("transfer_ns", pl.Int64, "Exposed: after that", "ns"),
+    Column("hidden_ns", pl.Int64, "Under compute of another stream", "ns"),
+)
+WAITS = Schema(
+    "one rank and stretch of steps",
+    Column("rank", pl.Int64, "Rank"),
+    Column("first_step", pl.Int64, "First step of the stretch"),
+    Column("last_step", pl.Int64, "Last step of it"),
+    Column("wait_ns", pl.Int64, "Waiting per step, mean over the stretch", "ns"),
+)
+POSITION_WAITS = Schema(
+    "one rank and place in the step's sequence of collectives",
+    Column("communicator", pl.Int64, "The communicator that waits most"),
+    Column("rank", pl.Int64, "Rank"),
+    Column("position", pl.Int64, "Place in the step, from 0"),
+    Column("wait_ns", pl.Int64, "Wait, mean over steps of the main kind", "ns"),
+    Column("instance_count", pl.Int64, "Instances that the mean is over", "count"),
+)
+ARRIVALS = Schema(
+    "one rank of a communicator",
+    Column("communicator", pl.Int64, "Communicator"),
+    Column("rank", pl.Int64, "Rank"),
+    Column("instance_count", pl.Int64, "Matched collectives outside warm-up", "count"),
+    *(
+        Column(name, pl.Int64, f"Quantile {share:g} of the delay after the first member's arrival", "ns")
+        for name, share in parts.QUANTILES.items()
+    ),
+)
+SLICES = Schema(
+    "one event, or one part of a collective, of a step that is drawn",
+    Column("view", pl.String, "worst or typical"),
+    Column("step", pl.Int64, "Number of the step"),
+    Column("rank", pl.Int64, "Rank"),
+    Column("stream", pl.Int64, "Stream; -1 where none is recorded"),
+    Column("kind", pl.String, "kernel, memcpy, memset, graph; of a matched collective: wait, transfer"),
+    Column("bucket", pl.String, "Bucket by the map"),
+    Column("name", pl.String, "Kernel or copy"),
+    Column("start_ns", pl.Int64, "Since the step began on its earliest rank, aligned clock", "ns"),
+    Column("duration_ns", pl.Int64, "Length", "ns"),
+)
+
+
+class ReportResult(Result):
+    """The tables of a report; other analyses' tables keep their names, with a prefix where two would collide."""
+
+    command: ClassVar[str] = "report"
+    schemas: ClassVar[Mapping[str, Schema]] = {}
+
+    def __post_init__(self) -> None:
+        """Checked where each table was made; a report only collects."""
+
+
+def report(trace: LoadedTrace, *, compared: Result | None = None, scaled: Result | None = None) -> ReportResult:
+    """Collect what the page shows.
+
+    Args:
+        trace: the capture.
+        compared: the answer of `compare`, to open the page with.
+        scaled: the answer of `scaling`, to close it with.
+
+    Returns:
+        Tables as the report's view documents them; sentences of all parts, the verdicts first.
+    """
+    page = _Page(trace)
+    if compared is not None:
+        page.take(compared, {name: f"compare_{name}" for name in compared.tables})
+    page.steps()
+    page.skew()
+    page.collectives()
+    page.gaps()
+    page.budget()
+    page.info()
+    if scaled is not None:
+        page.take(scaled, {name: f"scaling_{name}" for name in scaled.tables})
+    return page.result()
+
+
+class _Page:
+    """The report while it is collected."""
+
+    def __init__(self, trace: LoadedTrace) -> None:
+        self.trace = trace
+        self.tables: dict[str, pl.DataFrame] = {}
+        self.schemas: dict[str, Schema] = {}
+        self.sentences: dict[str, tuple[str, ...]] = {}
+        self.notices: list[Notice] = []
+        self.provenance: dict[str, Any] = {}
+        self.figures: pl.DataFrame | None = None
+        self.chosen: parts.ChosenSteps | None = None
+
+    def result(self) -> ReportResult:
+        ordered = ("compare", "skew", "collectives", "gaps", "steps", "bucket", "scaling")
+        sentences = [text for part in ordered for text in self.sentences.get(part, ())]
+        notices = sorted(set(self.notices), key=lambda one: (one.severity != "warning", one.code, one.message))
+        result = ReportResult(self.tables, tuple(notices), self.provenance, tuple(dict.fromkeys(sentences)))
+        object.__setattr__(result, "schemas", self.schemas)
+        return result
+
+    def take(self, result: Result, names: Mapping[str, str]) -> None:
+        """The tables of another answer under the names given, its sentences, notices and provenance."""
+        for name, new in names.items():
+            if name in result.tables:
+                self.tables[new] = result.tables[name]
+                self.schemas[new] = result.schemas[name]
+        self.sentences[result.command] = result.sentences
+        self.notices.extend(result.notices)
+        if result.command not in ("compare", "scaling"):
+            for key, value in result.provenance.items():
+                self.provenance.setdefault(key, value)
+
+    def put(self, name: str, schema: Schema, frame: pl.DataFrame) -> None:
+        self.tables[name] = schema.frame(frame)
+        self.schemas[name] = schema
+
+    def attempt(self, what: str, make: Callable[[], T]) -> T | None:
+        """`make()`, or null and a notice where the capture cannot answer."""
+        try:
+            return make()
+        except TracelensError as error:
+            self.notices.append(Notice("not-in-report", "warning", f"{what}: {error.message}", error.hint))
+            return None
+
+    def steps(self) -> None:
+        from tracelens.analyses.steps import step_figures, steps
+
+        answer = self.attempt("steps", lambda: steps(self.trace))
+        if answer is None:
+            return
+        self.take(answer, {"summary": "summary"})
+        if "steps" not in answer.tables:
+            return
+        shown = answer.tables["steps"].select("rank", "step")
+        figures = step_figures(self.trace).join(shown, on=["rank", "step"], how="semi", maintain_order="left")
+        latencies = parts.step_latencies(figures)
+        points = parts.shown_steps(latencies)
+        self.put("step_points", STEP_POINTS, points)
+        self.provenance["step_count"] = latencies.height
+        if points.height < latencies.height:
+            self._cut("steps", points.height, latencies.height, "the slowest, and every n-th of the others")
+        self.figures, self.chosen = figures, parts.choose_steps(latencies)
+        if self.chosen is None:
+            return
+        self.put("collective_split", SPLIT, parts.collective_split(figures, self.chosen))
+        self.put("waits", WAITS, parts.waits_by_step(figures, self.chosen))
+        self.attempt("timeline", self._slices)
+        self.attempt("budget of a typical step", self._step_budget)
+
+    def _slices(self) -> None:
+        figures, chosen = self.figures, self.chosen
+        if figures is None or chosen is None:
+            return
+        views, cut = [], 0
+        for view, step in (("worst", chosen.worst), ("typical", chosen.typical)):
+            window = parts.step_window(figures, chosen.set, step)
+            rows = parted(event_slices(self.trace, window), wait_slices(self.trace, window))
+            limit = max(SLICES_SHOWN, SLICES_PER_RANK * window.height)
+            if rows.height > limit:
+                cut += rows.height - limit
+                kept = rows.with_row_index("_at").sort(-pl.col("duration_ns"), "_at").head(limit).sort("_at")
+                rows = kept.drop("_at")
+            origin = int(str(aligned_windows(self.trace, window)["start_ns"].min()))
+            views.append(
+                rows.with_columns(pl.lit(view).alias("view"), pl.lit(step).alias("step"), pl.col("start_ns") - origin)
+            )
+        self.put("slices", SLICES, pl.concat(views))
+        if cut:
+            self.notices.append(
+                Notice("timeline-cut", "info", "the shortest slices of the two steps drawn are left out", "", cut)
+            )
+
+    def _step_budget(self) -> None:
+        figures, chosen = self.figures, self.chosen
+        if figures is None or chosen is None:
+            return
+        window = parts.step_window(figures, chosen.set, chosen.typical)
+        one_step = self.trace.with_options(ranks=tuple(window["rank"]), steps=None, phase=None, time_s=None)
+        words = f"step {chosen.typical}"
+        one_step.memo("selection", lambda: Selection(window, False, words))
+        self.put("step_buckets", BucketResult.schemas["buckets"], buckets(one_step)["buckets"])
+        self.provenance["typical_step"] = chosen.typical
+        self.provenance["worst_step"] = chosen.worst
+
+    def skew(self) -> None:
+        from tracelens.analyses.skew import skew
+
+        answer = self.attempt("skew", lambda: skew(self.trace))
+        if answer is None:
+            return
+        self.take(answer, {"verdict": "verdict", "ranks": "skew_ranks", "clock": "clock", "set_aside": "set_aside"})
+        if self.figures is None:
+            return
+        rows = parts.arrivals(self.trace, self.figures)
+        if rows.is_empty():
+            return
+        self.put("arrivals", ARRIVALS, parts.arrival_quantiles(rows))
+        if self.chosen is not None:
+            self.put("position_waits", POSITION_WAITS, parts.waits_by_position(rows, self.figures, self.chosen))
+
+    def collectives(self) -> None:
+        from tracelens.analyses.collectives import collectives
+
+        answer = self.attempt("collectives", lambda: collectives(self.trace))
+        if answer is not None:
+            self.take(answer, {"operations": "operations", "rank_operations": "rank_operations"})
+
+    def gaps(self) -> None:
+        from tracelens.analyses.gaps import gaps
+
+        answer = self.attempt("gaps", lambda: gaps(self.trace))
+        if answer is None:
+            return
+        self.take(answer, {"causes": "causes", "edges": "edges"})
+        edges = self.tables.get("edges")
+        if edges is not None and edges.height > EDGES_SHOWN:
+            self._cut("edges of gaps", EDGES_SHOWN, edges.height, "the costliest")
+            self.tables["edges"] = edges.head(EDGES_SHOWN)
+
+    def budget(self) -> None:
+        answer = self.attempt("budget", lambda: buckets(self.trace, kernels=True))
+        if answer is None:
+            return
+        self.take(answer, {"buckets": "buckets", "kernels": "kernels"})
+        kernels = self.tables.get("kernels")
+        if kernels is None:
+            return
+        place = pl.int_range(pl.len()).over("rank", "bucket")
+        ordered = kernels.sort("rank", "bucket", -pl.col("elapsed_ns"), "kernel_name", nulls_last=True)
+        shown = ordered.filter(place < KERNELS_SHOWN)
+        if shown.height < kernels.height:
+            self._cut("kernel names", shown.height, kernels.height, f"the {KERNELS_SHOWN} largest of each bucket")
+        self.tables["kernels"] = shown
+
+    def info(self) -> None:
+        answer = self.attempt("capture", lambda: info(self.trace))
+        if answer is not None:
+            self.take(answer, {"exports": "exports", "ranks": "ranks", "ledger": "ledger"})
+            self.sentences.pop(InfoResult.command, None)
+
+    def _cut(self, what: str, shown: int, total: int, which: str) -> None:
+        self.notices.append(
+            Notice("report-cut", "info", f"{shown:,} of {total:,} {what} are in the page: {which}", "", total - shown)
+        )

@@ -1,0 +1,203 @@
+"""Figures that only the report needs: which steps to draw, waiting by step and by place, arrivals, the split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tracelens.trace import LoadedTrace
+
+_SQL = Path(__file__).with_suffix(".sql")
+
+STEPS_SHOWN = 5_000
+STEP_BINS = 300
+POSITIONS_SHOWN = 400
+QUANTILES = {"p05_ns": 0.05, "p25_ns": 0.25, "p50_ns": 0.5, "p75_ns": 0.75, "p95_ns": 0.95, "max_ns": 1.0}
+
+
+@dataclass(frozen=True)
+class ChosenSteps:
+    """The steps that stand for a capture.
+
+    Attributes:
+        set: the connected set of ranks with most steps of the main kind.
+        phase, rung: the main kind: decode if there is any, else the phase, and of it the rung, with most steps.
+        typical: the step whose latency is nearest the median of that kind (ties: the earliest).
+        worst: the one with the largest latency (ties: the earliest).
+        count: complete steps of that kind outside warm-up.
+    """
+
+    set: int
+    phase: str
+    rung: str | None
+    typical: int
+    worst: int
+    count: int
+
+
+def step_latencies(figures: pl.DataFrame) -> pl.DataFrame:
+    """One row per set and step: phase, rung, start_ns (earliest rank), step_ns (median over ranks, half to even),
+    spread_ns (largest less smallest), complete (on all ranks), warm_up; by set and step."""
+    return (
+        figures.group_by("set", "step", maintain_order=True)
+        .agg(
+            pl.col("phase", "rung").first(),
+            pl.col("edge_ns").min().alias("start_ns"),
+            _whole(pl.col("step_ns").median()).alias("step_ns"),
+            (pl.col("step_ns").max() - pl.col("step_ns").min()).alias("spread_ns"),
+            pl.col("complete_on_all").all().alias("complete"),
+            pl.col("warm_up").any(),
+        )
+        .sort("set", "step")
+    )
+
+
+def choose_steps(latencies: pl.DataFrame) -> ChosenSteps | None:
+    """The main kind of step, its typical and its worst one; null if no step is complete outside warm-up."""
+    kept = latencies.filter(pl.col("complete") & ~pl.col("warm_up"))
+    if kept.is_empty():
+        return None
+    kinds = (
+        kept.group_by("set", "phase", "rung")
+        .agg(pl.len().alias("count"))
+        .sort(
+            (pl.col("phase") == "decode").fill_null(False),
+            "count",
+            "set",
+            "phase",
+            "rung",
+            descending=[True, True, False, False, False],
+        )
+    )
+    main = kinds.row(0, named=True)
+    mine = kept.filter(
+        (pl.col("set") == main["set"])
+        & pl.col("phase").eq_missing(main["phase"])
+        & pl.col("rung").eq_missing(main["rung"])
+    )
+    distance = (pl.col("step_ns") - pl.col("step_ns").median()).abs()
+    typical = mine.sort(distance, "step").row(0, named=True)["step"]
+    worst = mine.sort(-pl.col("step_ns"), "step").row(0, named=True)["step"]
+    return ChosenSteps(main["set"], main["phase"], main["rung"], typical, worst, mine.height)
+
+
+def shown_steps(latencies: pl.DataFrame, limit: int = STEPS_SHOWN) -> pl.DataFrame:
+    """At most `limit` rows: the slowest fifth of them by latency, and every n-th of the others; by set and step."""
+    if latencies.height <= limit:
+        return latencies
+    slow = latencies.with_row_index("_at").sort(-pl.col("step_ns"), "_at").head(limit // 5)
+    others = latencies.with_row_index("_at").join(slow.select("_at"), on="_at", how="anti", maintain_order="left")
+    every = -(-others.height // (limit - slow.height))
+    return pl.concat([slow, others.gather_every(every)]).sort("_at").drop("_at")
+
+
+def collective_split(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
+    """Per rank, means over the main kind's steps: wait_ns, transfer_ns and hidden_ns, which sum to collective time.
+
+    Hidden is collective time less its exposed part; waiting counts up to the exposed part, and transfer is what is
+    left of it. Null where waits are unknown.
+    """
+    waiting = pl.min_horizontal("wait_ns", "exposed_ns")
+    return (
+        _main(figures, chosen)
+        .group_by("rank", maintain_order=True)
+        .agg(
+            _whole(pl.when(pl.col("wait_ns").is_not_null()).then(waiting).mean()).alias("wait_ns"),
+            _whole(pl.when(pl.col("wait_ns").is_not_null()).then(pl.col("exposed_ns") - waiting).mean()).alias(
+                "transfer_ns"
+            ),
+            _whole((pl.col("collective_ns") - pl.col("exposed_ns")).mean()).alias("hidden_ns"),
+        )
+        .sort("rank")
+    )
+
+
+def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_BINS) -> pl.DataFrame:
+    """Waiting of each rank of the main set, steps taken together so that at most `bins` columns are left.
+
+    One row per rank and bin: rank, first_step, last_step, wait_ns (mean per step).
+    """
+    mine = figures.filter(pl.col("set") == chosen.set)
+    if mine.is_empty() or mine["wait_ns"].null_count() == mine.height:
+        return mine.select(
+            "rank", first_step="step", last_step="step", wait_ns=pl.col("wait_ns").cast(pl.Int64)
+        ).clear()
+    low, high = int(str(mine["step"].min())), int(str(mine["step"].max()))
+    wide = -(-(high - low + 1) // bins)
+    return (
+        mine.with_columns(((pl.col("step") - low) // wide).alias("_bin"))
+        .group_by("rank", "_bin")
+        .agg(_whole(pl.col("wait_ns").mean()).alias("wait_ns"))
+        .with_columns((low + pl.col("_bin") * wide).alias("first_step"))
+        .with_columns((pl.col("first_step") + wide - 1).clip(upper_bound=high).alias("last_step"))
+        .sort("rank", "first_step")
+        .select("rank", "first_step", "last_step", "wait_ns")
+    )
+
+
+def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the query `arrivals` for collectives outside warm-up steps."""
+    rows = trace.rows(_SQL, "arrivals")
+    warm = figures.filter("warm_up").select("rank", "step").unique()
+    return rows.join(warm, on=["rank", "step"], how="anti", maintain_order="left")
+
+
+def arrival_quantiles(rows: pl.DataFrame) -> pl.DataFrame:
+    """Per communicator and rank: quantiles of the delay after the first member's arrival, over matched collectives."""
+    delay = pl.col("after_first_ns")
+    return (
+        rows.group_by("communicator", "rank", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("instance_count"),
+            *(_whole(delay.quantile(share, "linear")).alias(name) for name, share in QUANTILES.items()),
+        )
+        .sort("communicator", "rank")
+    )
+
+
+def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
+    """Mean wait of each rank at each place in the step's sequence of collectives, over the main kind's steps.
+
+    Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0), wait_ns,
+    instance_count. Places above POSITIONS_SHOWN are left out.
+    """
+    steps = _main(figures, chosen).select("step").unique()
+    mine = rows.join(steps, on="step", how="semi", maintain_order="left")
+    if mine.is_empty():
+        return mine.select("communicator", "rank", "position", wait_ns="wait_ns", instance_count="position").clear()
+    most = mine.group_by("communicator").agg(pl.col("wait_ns").sum()).sort(-pl.col("wait_ns"), "communicator")
+    mine = mine.filter(pl.col("communicator") == most["communicator"][0])
+    place = pl.col("position").rank("dense").over("step") - 1
+    return (
+        mine.with_columns(place.cast(pl.Int64).alias("position"))
+        .filter(pl.col("position") < POSITIONS_SHOWN)
+        .group_by("communicator", "rank", "position")
+        .agg(_whole(pl.col("wait_ns").mean()).alias("wait_ns"), pl.len().cast(pl.Int64).alias("instance_count"))
+        .sort("rank", "position")
+    )
+
+
+def step_window(figures: pl.DataFrame, set_number: int, step: int) -> pl.DataFrame:
+    """The window of one step on each rank's own time: rank, start_ns, end_ns."""
+    return (
+        figures.filter((pl.col("set") == set_number) & (pl.col("step") == step))
+        .select("rank", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns"))
+        .sort("rank")
+    )
+
+
+def _main(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
+    return figures.filter(
+        (pl.col("set") == chosen.set)
+        & pl.col("phase").eq_missing(chosen.phase)
+        & pl.col("rung").eq_missing(pl.lit(chosen.rung, pl.String))
+        & pl.col("complete_on_all")
+        & ~pl.col("warm_up")
+    )
+
+
+def _whole(value: pl.Expr) -> pl.Expr:
+    """A time rounded half to even, to whole ns."""
+    return value.round(mode="half_to_even").cast(pl.Int64)
