@@ -157,11 +157,13 @@ def _curve(
             return error.message
         fits.notices.append(Notice("fit-needs-three", "info", f"{group.label}: {error.message}", error.hint))
         return "" if largest >= 0 else f"lambda comes out negative ({largest:,.2f} us)"
-    reason = fit.refusal or _against_traces(fit, traced) or caveat
-    accepted = not fit.refusal and not reason.startswith("constant lambda") and not caveat
-    if reason and not fit.refusal and reason != caveat:
-        code = "constant-lambda-rejected" if reason.startswith("constant lambda") else "fixed-cost"
-        fits.notices.append(Notice(code, "warning", reason, "look at the parts of the residual"))
+    against = _against_traces(fit, traced)
+    rejected = against.startswith("constant lambda")
+    reason = "; ".join(text for text in (against, fit.refusal, caveat) if text)
+    accepted = not (rejected or fit.refusal or caveat)
+    if against:
+        code = "constant-lambda-rejected" if rejected else "fixed-cost"
+        fits.notices.append(Notice(code, "warning", against, "look at the parts of the residual"))
     fits.add("lambda_us", suffix, fit.lambda_us, fit.r2, reason, accepted=accepted)
     t1_note = "" if fit.t1_fitted else "fixed: from bytes over bandwidth"
     fits.add("t1_us", suffix, fit.t1_us, fit.r2, fit.refusal or t1_note, accepted=not fit.refusal)
