@@ -19,6 +19,10 @@ Whole captures::
   as calls x ranks), `.gap_total_ns`, `.typical_latency_ns`, `.mean_wait_ns()`, `.caused_wait_ns()`,
   `.decode_step_ns(rung)`.
 
+- `scenario(name) -> {label: CaptureSpec}`: captures that play out a reported problem (`SCENARIOS` lists them with what
+  an analysis should find): balanced, slow-gpu, slow-kernel, late-host, late-group, rotating, apart, phases, requests,
+  speculative, switch, graph-level, replicas; regression and host-cost (before, after); scaling (tp1 ... tp8).
+
 Exports drawn by hand, for tests: `write_events` with `Kernel`, `Copy`, `Memset`, `GraphTrace`, `Launch`, `Range`,
 `Thread`, `Process`, `Gpu`, `Diagnostic`, `Env` and `Row` (see `export_file`).
 """
@@ -41,6 +45,7 @@ from tracelens.simulate.export_file import (
     write_events,
 )
 from tracelens.simulate.names import FAMILIES
+from tracelens.simulate.scenarios import SCENARIOS, Scenario, scenario
 from tracelens.simulate.schema import VERSIONS
 from tracelens.simulate.spec import (
     CaptureSpec,
@@ -60,6 +65,7 @@ from tracelens.simulate.truth import CollectiveTruth, StepTruth, Truth
 
 __all__ = [
     "FAMILIES",
+    "SCENARIOS",
     "VERSIONS",
     "Capture",
     "CaptureSpec",
@@ -84,12 +90,14 @@ __all__ = [
     "RankClock",
     "Rotating",
     "Row",
+    "Scenario",
     "Slow",
     "Stall",
     "StepTruth",
     "Stretch",
     "Thread",
     "Truth",
+    "scenario",
     "simulate",
     "write",
     "write_events",

@@ -153,9 +153,18 @@ class _Builder:
         self.ops.append(replace(op, segment=self.segment, layer=self.layer))
         return len(self.ops) - 1
 
-    def kernel(self, name: str, bucket: str, duration_ns: float, *, stream: int = MAIN_STREAM, after: int = -1) -> int:
-        blocks = 132 if bucket == "gemm" else max(1, min(1024, self.tokens * 4))
-        return self.add(Op(name, bucket, duration_ns, stream=stream, after=after, grid=(blocks, 1, 1)))
+    def kernel(
+        self,
+        name: str,
+        bucket: str,
+        duration_ns: float,
+        *,
+        stream: int = MAIN_STREAM,
+        after: int = -1,
+        grid: tuple[int, int, int] | None = None,
+    ) -> int:
+        shape = grid or (max(1, min(1024, self.tokens * 4)), 1, 1)
+        return self.add(Op(name, bucket, duration_ns, stream=stream, after=after, grid=shape))
 
     def small(self, elements_per_token: int) -> float:
         """Duration of an element-wise kernel over `elements_per_token` columns."""
@@ -170,7 +179,9 @@ class _Builder:
         bytes_ns = weights / (self.spec.hbm_tb_s * 1e3)
         flops_ns = 2.0 * self.tokens * rows * columns / (self.spec.tflops * 1e3)
         names = self.words.prefill_gemms if self.prefill else self.words.gemms
-        return self.kernel(name or names[which], bucket, 1_200.0 + max(bytes_ns, flops_ns))
+        # one tile of 64 columns by 8 tokens per block: the grid tells batch sizes apart
+        grid = (max(1, columns // 64), (self.tokens + 7) // 8, 1)
+        return self.kernel(name or names[which], bucket, 1_200.0 + max(bytes_ns, flops_ns), grid=grid)
 
     def collective(
         self, name: str, message_bytes: int, *, group: int = TP_GROUP, stream: int = MAIN_STREAM, after: int = -1
@@ -193,7 +204,8 @@ class _Builder:
             transfer = float(spec.transfer_ns)
         if spec.link_gb_s:
             transfer += 2 * (members - 1) / members * message_bytes / spec.link_gb_s
-        blocks = 36 if kind.implementation.startswith("custom") else 24
+        # NCCL runs a fixed number of channels, the engines' own kernels as many blocks as the message needs
+        blocks = 24 if kind.nccl else max(1, min(36, message_bytes // 8192))
         index = self.add(
             Op(
                 kind.name,
@@ -480,6 +492,8 @@ def _cut(spec: CaptureSpec, ops: list[Op], start: int, stop: int) -> list[tuple[
         return [*units, (first, stop, True)]
     if spec.launch == "pieces" and ops[start].segment == "model":
         edges = np.linspace(start, stop, min(spec.graph_pieces, stop - start) + 1).astype(int).tolist()
+        # a kernel that only some ranks have cannot open a replay on the others
+        edges = [edge + 1 if edge < stop and ops[edge].owner >= 0 else edge for edge in edges]
         return [(a, b, True) for a, b in pairwise(edges)]
     return [(start, stop, True)]
 

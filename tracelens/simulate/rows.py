@@ -147,6 +147,7 @@ class _Tables:
         self.op_copy = np.array([op.copy_kind for op in ops])
         self.op_grid = np.array([op.grid for op in ops])
         self.op_block = np.array([op.block for op in ops])
+        self.op_attention = np.array([op.bucket == "attention" for op in ops])
         kernels = [op.kind == 0 for op in ops]
         names = {op.name: writer.string(op.name) for op in ops if op.kind == 0}
         shorts = {name: writer.string(short_name(name)) for name in names}
@@ -235,6 +236,10 @@ class _Tables:
                 for axis, letter in enumerate("XYZ"):
                     part[f"grid{letter}"] = self.op_grid[chosen, axis]
                     part[f"block{letter}"] = self.op_block[chosen, axis]
+                if self.spec.growth_ns:
+                    # eager attention is split further as the context grows; a graph keeps the grid it was captured with
+                    splits = events.step[rows][hit] // 32 * (outside[hit] & self.op_attention[chosen])
+                    part["gridZ"] = part["gridZ"] + splits
             elif number == MEMCPY:
                 kinds = self.op_copy[chosen]
                 ends = np.array([copy_memory_kinds(int(kind)) for kind in kinds]).reshape(-1, 2)
@@ -543,10 +548,17 @@ class _Tables:
         writer.metadata(clock.utc_ns, host=host, capture=capture, export=export)
         if writer.version.generation >= 3:
             text = ["Profiling has started.", "Common injection library initialized successfully."]
+            text += [f"Process was launched as: python3 serve.py --token={secret}" for secret in spec.secrets]
             writer.insert(
                 "DIAGNOSTIC_EVENT",
-                2,
-                {"timestamp": np.array([0, 900_000]), "timestampType": 1, "source": 1, "severity": 1, "text": text},
+                len(text),
+                {
+                    "timestamp": 900_000 * np.arange(len(text)),
+                    "timestampType": 1,
+                    "source": 1,
+                    "severity": 1,
+                    "text": text,
+                },
             )
 
     def _environment(self, who: list[Owner]) -> None:
