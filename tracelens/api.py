@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tracelens.analyses.buckets import BucketResult
     from tracelens.analyses.compare import CompareResult
     from tracelens.analyses.info import InfoResult
+    from tracelens.analyses.report import ReportResult
+    from tracelens.analyses.scaling import ScalingResult
 
 
 class Trace(LoadedTrace):
@@ -44,6 +46,48 @@ class Trace(LoadedTrace):
         from tracelens.analyses.buckets import buckets
 
         return buckets(self, kernels=kernels, compat=compat, non_profiled_s=non_profiled_s)
+
+    def report(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        compared: CompareResult | None = None,
+        scaled: ScalingResult | None = None,
+        force: bool = False,
+    ) -> ReportResult:
+        """Everything the kernel-budget report shows; with a path, the page is written there.
+
+        Args:
+            path: the HTML file to write; None: none.
+            compared: the answer of `compare`, which then opens the page.
+            scaled: the answer of `scaling`, which then closes it.
+            force: replace a file that is there.
+
+        Raises:
+            OutputError: the file exists or cannot be written.
+        """
+        from tracelens.analyses.report import report
+
+        if path is None:
+            return report(self, compared=compared, scaled=scaled)
+        from pathlib import Path
+
+        from tracelens import __version__
+        from tracelens.views.html import write_report
+        from tracelens.views.output import check_target
+
+        check_target(Path(path), force=force)
+        result = report(self, compared=compared, scaled=scaled)
+        write_report(result, Path(path), version=__version__, force=force)
+        return result
+
+    def _repr_html_(self) -> str:
+        from tracelens.views.notebook import trace_html
+
+        told = self.provenance()
+        return trace_html(
+            told["exports"], told["ranks"], [("rules", told["rules"]), ("engine", told["engine"])], self.notices
+        )
 
     def sql(self, query: str) -> pl.DataFrame:
         """Runs one read-only query on the model tables; see `tracelens.analyses.query.sql`."""

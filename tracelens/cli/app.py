@@ -16,6 +16,8 @@ COMMANDS = {
     "info": "info",
     "bucket": "bucket",
     "compare": "compare",
+    "report": "report",
+    "export": "export",
     "sql": "sql",
     "capture": "capture",
     "predict": "predict",

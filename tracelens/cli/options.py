@@ -183,6 +183,20 @@ def _output_options(
     return Output(format or "table", output, force, strict)
 
 
+def _file_options(
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file to write.", rich_help_panel=_OUT),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.", rich_help_panel=_OUT)] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if there is a warning.", rich_help_panel=_OUT)
+    ] = False,
+) -> Output:
+    """Where the answer goes, for commands whose answer is a file of their own kind."""
+    return Output(file=output, force=force, strict=strict)
+
+
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -225,6 +239,18 @@ def over_trace(own: Callable[..., Any]) -> Callable[..., Any]:
         return own(asked, **given)
 
     return _with(own, [*_parameters(_trace_options), *_parameters(_output_options)], leading, call)
+
+
+def over_trace_to_file(own: Callable[..., Any]) -> Callable[..., Any]:
+    """As `over_trace`, for commands that write a file of their own kind (a page, a trace) and print no table."""
+    leading = [inspect.Parameter("traces", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Traces)]
+
+    def call(given: dict[str, Any]) -> Any:
+        traces = tuple(given.pop("traces") or ())
+        asked = Asked(traces, _called(_trace_options, given), _called(_file_options, given))
+        return own(asked, **given)
+
+    return _with(own, [*_parameters(_trace_options), *_parameters(_file_options)], leading, call)
 
 
 def over_trace_options(own: Callable[..., Any]) -> Callable[..., Any]:
