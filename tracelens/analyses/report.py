@@ -133,7 +133,7 @@ class _Page:
         self.chosen: parts.ChosenSteps | None = None
 
     def result(self) -> ReportResult:
-        ordered = ("compare", "skew", "collectives", "gaps", "steps", "bucket", "scaling")
+        ordered = ("compare", "skew", "steps", "collectives", "gaps", "bucket", "scaling")
         sentences = [text for part in ordered for text in self.sentences.get(part, ())]
         notices = sorted(set(self.notices), key=lambda one: (one.severity != "warning", one.code, one.message))
         result = ReportResult(self.tables, tuple(notices), self.provenance, tuple(dict.fromkeys(sentences)))
@@ -185,7 +185,9 @@ class _Page:
         if self.chosen is None:
             return
         self.put("collective_split", SPLIT, parts.collective_split(figures, self.chosen))
-        self.put("waits", WAITS, parts.waits_by_step(figures, self.chosen))
+        waits = parts.waits_by_step(figures, self.chosen)
+        if waits.height:
+            self.put("waits", WAITS, waits)
         self.attempt("timeline", self._slices)
         self.attempt("budget of a typical step", self._step_budget)
 

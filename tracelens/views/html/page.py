@@ -139,9 +139,22 @@ def _provenance(provenance: Mapping[str, Any]) -> str:
     )
 
 
+def _pairs(items: Sequence[Any]) -> str:
+    """A list of small mappings, one a line; folded away where it is long."""
+    lines = "<br>".join(
+        ", ".join(f"{_escape(str(key)).replace('_', ' ')} {_value(part)}" for key, part in item.items())
+        if isinstance(item, Mapping)
+        else _value(item)
+        for item in items
+    )
+    return lines if len(items) <= 4 else f"<details><summary>{len(items)} entries</summary>{lines}</details>"
+
+
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "<br>".join(f"{_escape(str(key))}: {_value(item)}" for key, item in value.items()) or "-"
     if isinstance(value, (list, tuple)):
+        if any(isinstance(item, Mapping) for item in value):
+            return _pairs(value)
         return ", ".join(_value(item) for item in value) or "-"
     return "-" if value is None else _escape(str(value))

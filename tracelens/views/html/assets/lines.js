@@ -15,7 +15,7 @@ function points(figure, bar, block) {
   const count = (phase) => table.all().reduce((sum, row) => sum + (table.value(block.series, row) === phase), 0);
   const ordered = [...phases].sort((a, b) => (b === "decode") - (a === "decode") || count(b) - count(a));
   if (ordered.length > 1) only = ordered[0];
-  tabs(bar, [...ordered, "All"].map(String), (index) => { only = index < ordered.length ? ordered[index] : null; range = null; refresh(); });
+  tabs(bar, (ordered.length > 1 ? [...ordered, "All"] : ordered).map(String), (index) => { only = index < ordered.length ? ordered[index] : null; range = null; refresh(); });
   const hidden = { has: (phase) => only !== null && phase !== only };
   const keys = el("div"), holder = el("div"), note = el("p", { class: "note" });
   figure.append(keys, holder, note);
@@ -24,7 +24,7 @@ function points(figure, bar, block) {
   let drawn = null;
   const refresh = () => {
     keys.replaceChildren();
-    if (only === null) legend(keys, phases.map((phase) => ({ key: phase, label: String(phase), fill: PHASE_FILL[phase] || "11" })), null);
+    if (only === null && ordered.length > 1) legend(keys, phases.map((phase) => ({ key: phase, label: String(phase), fill: PHASE_FILL[phase] || "11" })), null);
     reset.hidden = range === null;
     if (drawn) drawn.redraw();
   };
@@ -36,10 +36,13 @@ function points(figure, bar, block) {
     if (!rows.length) { root.append(svg("text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "Nothing to show")); return []; }
     const xs = rows.map((row) => table.value(block.x, row)), ys = rows.map((row) => table.value(block.y, row));
     const x0 = xs.reduce((a, b) => Math.min(a, b)), x1 = Math.max(xs.reduce((a, b) => Math.max(a, b)), x0 + 1);
-    const most = ys.reduce((a, b) => Math.max(a, b)), fewest = ys.reduce((a, b) => Math.min(a, b));
+    // Steps outside the statistics must not set the scale; those beyond it are drawn on its edge.
+    const isHollow = (row) => (table.has("complete") && table.value("complete", row) === false) || (table.has("warm_up") && table.value("warm_up", row) === true);
+    const counted = ys.filter((_, index) => !isHollow(rows[index])), scaled = counted.length ? counted : ys;
+    const most = scaled.reduce((a, b) => Math.max(a, b)), fewest = scaled.reduce((a, b) => Math.min(a, b));
     const y1 = most * 1.04, y0 = fewest > 0.25 * most ? Math.max(0, fewest - (most - fewest) * 0.25) : 0;
     const toX = (value) => left + ((value - x0) / (x1 - x0)) * (width - left - right);
-    const toY = (value) => bottom - ((value - y0) / (y1 - y0 || 1)) * (bottom - top);
+    const toY = (value) => bottom - ((Math.min(y1, Math.max(y0, value)) - y0) / (y1 - y0 || 1)) * (bottom - top);
     const { unit, divisor } = scaleFor(y1);
     for (const value of ticks(y0 / divisor, y1 / divisor, 5)) {
       const y = toY(value * divisor);
@@ -50,7 +53,6 @@ function points(figure, bar, block) {
     root.append(svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, "step"));
     root.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: bottom, y2: bottom }));
     const radius = rows.length > 3000 ? 1.6 : rows.length > 600 ? 2.1 : 3;
-    const isHollow = (row) => (table.has("complete") && table.value("complete", row) === false) || (table.has("warm_up") && table.value("warm_up", row) === true);
     for (const phase of phases) {
       const shape = SHAPES[phase] || SHAPES.other, solid = [], hollow = [];
       for (const row of rows) {

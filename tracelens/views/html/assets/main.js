@@ -37,6 +37,7 @@ for (const section of data.sections) {
     node.append(figure);
     const source = block.table && frame(block.table);
     if (source && !source.height) figure.append(el("p", { class: "absent" }, "Computed, and nothing was found."));
+    else if (source && block.columns && block.columns.every((name) => source.all().every((row) => source.value(name, row) === null))) figure.append(el("p", { class: "absent" }, "Not measured in this capture; the notices at the top say why."));
     else CHARTS[block.kind](figure, bar, block);
   }
 }

@@ -46,7 +46,9 @@ function copyButton(table, rows) {
 // Draw one table into `parent`. Options: hide (columns), group (a column whose change draws a line), key and
 // children (rows of another table under each row that shares `rank` and the key), limit (rows before "show all").
 function drawTable(parent, bar, table, options = {}) {
-  const columns = table.columns.filter((column) => !(options.hide || []).includes(column.name));
+  // A column that says nothing takes no room; the copied CSV has it all the same.
+  const empty = (column) => table.height > 0 && column.v.every((value) => value === null);
+  const columns = table.columns.filter((column) => !(options.hide || []).includes(column.name) && !empty(column));
   if (options.pairs && table.height && table.height <= 3) {
     bar.append(copyButton(table, () => table.all()));
     const lines = columns.filter((column) => table.all().some((row) => valueOf(column, row) !== null)).map((column) => el("tr", {}, el("th", { scope: "row", title: column.meaning || null }, column.label), ...table.all().map((row) => el("td", { class: "text" }, column.unit && valueOf(column, row) !== null ? `${textOf(column, valueOf(column, row))} ${column.unit}` : word(textOf(column, valueOf(column, row)))))));
