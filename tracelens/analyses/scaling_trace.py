@@ -83,7 +83,7 @@ def _chosen_steps(trace: LoadedTrace, tokens: int | None) -> tuple[pl.DataFrame,
             f"the capture holds no complete {phase} step{wanted}", "`tracelens steps` shows what is there"
         )
     # One rung of one set: that with the most steps, the lowest on a tie.
-    counts = rows.group_by("set", "rung").agg(pl.len().alias("count")).sort(-pl.col("count"), "set", "rung")
+    counts = rows.group_by("set", "rung").agg(pl.len().alias("count")).sort("count", "set", "rung", descending=[True, False, False])
     set_number, rung = counts.row(0)[:2]
     rows = rows.filter((pl.col("set") == set_number) & pl.col("rung").eq_missing(rung))
     told = rows["_tokens"].drop_nulls()
