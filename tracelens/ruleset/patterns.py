@@ -61,9 +61,12 @@ def exploding_probe(compiled: Any, pattern: str, names: Iterable[str] = ()) -> s
     """
     if not _REPEATS.search(pattern):
         return None
-    letters = dict.fromkeys([*re.findall(r"[A-Za-z0-9_ :<]", pattern), "a", "0", "_", " "])
-    probes: list[str] = [letter * 2000 + "!" for letter in list(letters)[:24]]
-    probes += ["a0_" * 700 + "!", "aA " * 700 + "!", *names]
+    letters = list(dict.fromkeys([*re.findall(r"[A-Za-z0-9_ :<=,]", pattern), "a", "0", "_", " "]))[:24]
+    # The engine gives up at once on a text without a letter that the pattern must have, so some probes open with all.
+    opening = "".join(letters)
+    probes: list[str] = [letter * 2000 + "!" for letter in letters]
+    probes += [opening + letter * 2000 + "!" for letter in letters]
+    probes += [opening + "a0_" * 700 + "!", opening + "aA " * 700 + "!", *names]
     for probe in probes:
         try:
             compiled.search(probe, timeout=PROBE_LIMIT_S)
