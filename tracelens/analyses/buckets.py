@@ -89,12 +89,12 @@ def buckets(
     selection = select(trace)
     ranks = trace.ranks
     sweep = Sweep(len(ranks), names.height, groups)
-    lanes = np.searchsorted(ranks, np.arange(max(ranks) + 1)).astype(np.int64)
+    lanes = np.array(ranks, np.int64)
     if trace.options.attribution == "compute-first":
         _sweep_compute_first(trace, sweep, lanes, names["collective"].to_numpy())
     else:
         for rank, name, start_ns, end_ns, counted in selected_events(trace):
-            sweep.add(lanes[rank], name, start_ns, end_ns, counted)
+            sweep.add(np.searchsorted(lanes, rank), name, start_ns, end_ns, counted)
     spans = selection.span_ns()
     unknown = bool(trace.rows(_SQL, "invisible_graphs").item())
     rows = _rows(sweep, bucket_names, groups, ranks, [spans.get(rank, 0) for rank in ranks], unknown)
@@ -112,7 +112,7 @@ def _sweep_compute_first(trace: LoadedTrace, sweep: Sweep, lanes: Ints, collecti
     among = Sweep(sweep.count.shape[0], sweep.count.shape[1], sweep._groups)
     parts: list[tuple[Ints, ...]] = []
     for rank, name, start_ns, end_ns, counted in selected_events(trace):
-        lane, is_collective = lanes[rank], collective[name]
+        lane, is_collective = np.searchsorted(lanes, rank), collective[name]
         for chosen, target in ((~is_collective, sweep), (is_collective, among)):
             target.add(
                 lane[chosen],
@@ -135,9 +135,7 @@ def _sweep_compute_first(trace: LoadedTrace, sweep: Sweep, lanes: Ints, collecti
         theirs = mine & collective[name]
         begin, end = _owned_intervals(start_ns[theirs], end_ns[theirs])
         left = (end - begin) - (busy.before(end) - busy.before(begin))
-        sweep.owned_ns[one] += np.bincount(name[theirs], weights=left, minlength=sweep.owned_ns.shape[1]).astype(
-            np.int64
-        )
+        np.add.at(sweep.owned_ns[one], name[theirs], left)
 
 
 class Timeline:
@@ -181,9 +179,7 @@ def _rows(
     rows: list[dict[str, object]] = []
     for lane, rank in enumerate(ranks):
         totals = {
-            field: np.bincount(groups, weights=getattr(sweep, field)[lane], minlength=len(bucket_names)).astype(
-                np.int64
-            )
+            field: _by_group(getattr(sweep, field)[lane], groups, len(bucket_names))
             for field in ("count", "summed_ns", "owned_ns")
         }
         order = sorted(range(len(bucket_names)), key=lambda number: (-totals["owned_ns"][number], bucket_names[number]))
@@ -211,6 +207,12 @@ def _rows(
             }
         )
     return rows
+
+
+def _by_group(values: Ints, groups: Ints, count: int) -> Ints:
+    totals: Ints = np.zeros(count, np.int64)
+    np.add.at(totals, groups, values)
+    return totals
 
 
 def _kernel_rows(sweep: Sweep, names: pl.DataFrame, ranks: list[int] | list[None]) -> pl.DataFrame:

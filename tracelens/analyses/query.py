@@ -12,7 +12,17 @@ from tracelens.errors import UsageError
 from tracelens.frames import Column, Result, Schema
 from tracelens.trace import LoadedTrace
 
-_PRIVATE = ("raw_", "event_row", "name_text", "string_name", "main_device", "rank_place", "not_a_rank", "copy_label")
+_PRIVATE = (
+    "raw_",
+    "event_row",
+    "name_text",
+    "string_name",
+    "main_device",
+    "session_window",
+    "rank_place",
+    "not_a_rank",
+    "copy_label",
+)
 _SCHEMA = """
 SELECT c.table_name AS "table", coalesce(t.comment, v.comment) AS table_meaning, c.column_name AS "column",
     lower(c.data_type) AS dtype, c.comment AS meaning

@@ -2,9 +2,9 @@
 
 -- name: spans
 -- One row per rank in the answer: rank, start_ns of its first event, end_ns of its last one (zero-length events extend
--- no span unless there are no others).
+-- no span; a rank with no others spans nothing).
 SELECT rank, coalesce(min(start_ns) FILTER (end_ns > start_ns), min(start_ns)) AS start_ns,
-    coalesce(max(end_ns) FILTER (end_ns > start_ns), max(end_ns)) AS end_ns
+    coalesce(max(end_ns) FILTER (end_ns > start_ns), min(start_ns)) AS end_ns
 FROM event_row WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
 GROUP BY rank ORDER BY rank;
 

@@ -12,6 +12,8 @@ group.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,23 +75,38 @@ class Sweep:
         self.union_ns += _sums(group, within, self.union_ns.shape)
 
 
+#: Sums of floats are exact up to here; beyond, whole numbers are added one by one.
+_EXACT = 2**53
+#: Numbers below here can be added and shifted without leaving 64 bits.
+_SAFE = 2**61
+
+
 def _sums(cell: Ints, values: Ints, shape: tuple[int, ...]) -> Ints:
-    """Exact sums by cell: float64 carries whole ns up to 2^53, 104 days, far beyond one batch."""
-    totals: Ints = np.bincount(cell, weights=values, minlength=int(np.prod(shape))).astype(np.int64).reshape(shape)
-    return totals
+    """Exact sums by cell."""
+    size = int(np.prod(shape))
+    if len(values) and int(values.max()) < _EXACT // len(values):
+        totals: Ints = np.bincount(cell, weights=values, minlength=size).astype(np.int64)
+    else:
+        totals = np.zeros(size, np.int64)
+        np.add.at(totals, cell, values)
+    return totals.reshape(shape)
 
 
 def beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> Ints:
     """What each event adds beyond the ends of all earlier ones of its lane; updates `latest`, the ends so far.
 
     The running maximum restarts at each lane: ends are taken relative to the batch's first start and raised by a
-    multiple of the lane's place that no end can reach.
+    multiple of the lane's place that no end can reach. Lanes for which that multiple would leave 64 bits go one by one.
     """
     base = int(start_ns.min())
     first = np.flatnonzero(np.diff(lane, prepend=lane[0] - 1))
-    place = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(lane))))
     carried = np.maximum(latest[lane[first]] - base, 0)
     reach = max(int(end_ns.max()) - base, int(carried.max())) + 1
+    if reach > _SAFE // len(first) and len(first) > 1:
+        edges = [*first.tolist(), len(lane)]
+        parts = [slice(begin, end) for begin, end in pairwise(edges)]
+        return np.concatenate([beyond_earlier(lane[one], start_ns[one], end_ns[one], latest) for one in parts])
+    place = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(lane))))
     ends = end_ns - base + place * reach
     earlier = np.empty_like(ends)
     earlier[1:] = ends[:-1]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracelens.errors import NoCaptureError
+from tracelens.errors import InputError, NoCaptureError
 
 Kind = Literal["sqlite", "report", "folder"]
 
@@ -47,7 +48,17 @@ def find_captures(traces: tuple[str, ...] | list[str]) -> list[Found]:
 
     Raises:
         NoCaptureError: nothing matches, a path is missing, or a folder holds several unrelated runs.
+        InputError: the system refuses a path: no permission, too long, links that lead in a circle.
     """
+    for_whom = _shown(", ".join(traces)) or "the current directory"
+    try:
+        return _find(traces)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "a link that leads to itself"
+        raise InputError(f"{for_whom[:300]}: cannot be read ({reason})", "") from error
+
+
+def _find(traces: tuple[str, ...] | list[str]) -> list[Found]:
     found: list[Found] = []
     if not traces:
         return _in_folder(Path(), "")
@@ -66,7 +77,8 @@ def find_captures(traces: tuple[str, ...] | list[str]) -> list[Found]:
             found += [_one(Path(match), match) for match in matches if _looks_like_capture(Path(match))]
         else:
             raise NoCaptureError(
-                f"{text}: no such file or folder", "Name an nsys .sqlite export, an .nsys-rep, or a folder of them."
+                f"{_shown(text)}: no such file or folder",
+                "Name an nsys .sqlite export, an .nsys-rep, or a folder of them.",
             )
     unique: dict[Path, Found] = {}
     for one in found:
@@ -74,7 +86,8 @@ def find_captures(traces: tuple[str, ...] | list[str]) -> list[Found]:
     result = sorted(unique.values(), key=lambda one: natural_key(one.shown))
     if not result:
         raise NoCaptureError(
-            f"{', '.join(traces)}: no nsys export inside", "Export one: nsys export --type=sqlite REPORT.nsys-rep"
+            f"{_shown(', '.join(traces))}: no nsys export inside",
+            "Export one: nsys export --type=sqlite REPORT.nsys-rep",
         )
     return result
 
@@ -82,7 +95,7 @@ def find_captures(traces: tuple[str, ...] | list[str]) -> list[Found]:
 def natural_key(text: str) -> list[tuple[int, int, str]]:
     """A sort key under which `rank10` comes after `rank9`."""
     pieces = re.split(r"(\d+)", text)
-    return [(1, int(piece), piece) if piece.isdigit() else (0, 0, piece) for piece in pieces]
+    return [(1, int(piece), piece) if piece.isdecimal() else (0, 0, piece) for piece in pieces]
 
 
 def _looks_like_capture(path: Path) -> bool:
@@ -100,7 +113,13 @@ def _is_export_folder(path: Path) -> bool:
     )
 
 
-def _one(path: Path, shown: str) -> Found:
+def _shown(text: str) -> str:
+    """A name as it can be printed and stored: bytes that are no UTF-8 as `\\xff`."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def _one(path: Path, typed: str) -> Found:
+    shown = _shown(typed)
     if path.is_dir():
         if _is_export_folder(path):
             return Found(path, shown, "folder")
@@ -128,7 +147,7 @@ def _in_folder(folder: Path, typed: str) -> list[Found]:
             "Name one: tracelens bucket tp8.sqlite; or look at a built-in capture: tracelens demo",
         )
     if not _one_run([one.path.stem for one in found]):
-        names = ", ".join(one.path.name for one in found[:6]) + (", ..." if len(found) > 6 else "")
+        names = ", ".join(_shown(one.path.name) for one in found[:6]) + (", ..." if len(found) > 6 else "")
         raise NoCaptureError(
             f"{where} holds {len(found)} captures that do not look like ranks of one run: {names}",
             "Name the ones that belong together, e.g. tracelens bucket " + found[0].shown,

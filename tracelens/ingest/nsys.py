@@ -72,6 +72,9 @@ EVENT_TABLES = (
     EventTable(GRAPH_TRACE, 3, _TIMES, _PLACE | {"graph": "graphId"}),
 )
 
+#: Columns that name a kernel, best first: template arguments tell kernels apart that the short name merges.
+NAME_COLUMNS = ("demangledName", "shortName", "mangledName")
+
 #: copyKind -> the label nsys prints in `[CUDA memcpy LABEL]`. Fallback for exports without ENUM_CUDA_MEMCPY_OPER,
 #: and the one spelling for all versions: older exporters wrote HtoD where newer ones write Host-to-Device.
 COPY_LABELS = {
@@ -116,8 +119,9 @@ METADATA_KEYS = (
 #: Words of a captured command line that say which engine ran; nothing else of a command line is ever fetched.
 ENGINE_WORDS = ("vllm", "sglang", "trtllm", "tensorrt_llm")
 
-_PART = re.compile(r"(DP|PP|TP)_?(\d+)")
-_TITLE = re.compile(r"(?:Worker|scheduler)((?:_(?:[A-Z]+)_?\d+)+)", re.IGNORECASE)
+_PART = re.compile(r"_(DP|PP|TP)_?([0-9]+)")
+_TITLE = re.compile(r"(?:Worker|scheduler)((?:_[A-Z]+_?[0-9]+)+)", re.IGNORECASE)
+_LONGEST_PART = 6  # digits
 
 
 def worker_parts(title: str) -> dict[str, int]:
@@ -128,7 +132,10 @@ def worker_parts(title: str) -> dict[str, int]:
     match = _TITLE.search(title)
     if match is None:
         return {}
-    return {kind.lower(): int(number) for kind, number in _PART.findall(match.group(1).upper())}
+    parts = {kind.lower(): number for kind, number in _PART.findall(match.group(1).upper())}
+    if any(len(number) > _LONGEST_PART for number in parts.values()):
+        return {}
+    return {kind: int(number) for kind, number in parts.items()}
 
 
 def pid_of(global_id: int) -> int:

@@ -6,35 +6,33 @@ PyTorch's `emit_nvtx` leaves one range per operator, millions in a capture, each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from tracelens.ingest import nsys
 from tracelens.ingest.payload import COMMUNICATOR, MESSAGE_BYTES, Layout, as_bytes, decode_json, read_layout
+from tracelens.ingest.readers import ReadReport
 from tracelens.ingest.sources import Source, strings
+from tracelens.ingest.values import as_int64, as_text, whole, written
+from tracelens.sqlfiles import queries
 
+_SQL = queries(Path(__file__).with_suffix(".sql"))
 _OPERATOR = "text LIKE '%, op_id = %'"
+_INTEGERS = ("start", "end", "eventType", "globalTid", "textId", "domainId")
 _SCHEMA = pa.schema(
-    [
-        ("thread", pa.int64()),
-        ("domain", pa.string()),
-        ("text", pa.string()),
-        ("start_ns", pa.int64()),
-        ("end_ns", pa.int64()),
-        ("kind", pa.int64()),
-    ]
-    + [("comm_id", pa.uint64()), ("message_bytes", pa.int64())]
+    [(name, pa.int64()) for name in _INTEGERS]
+    + [("text", pa.string()), ("comm_id", pa.uint64()), ("message_bytes", pa.int64())]
 )
 
 
 def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_ns: int) -> None:
     """Loads one export's ranges and marks into `raw_nvtx`.
 
-    Rows without a thread or a start are left out and counted; an unclosed range keeps the end that nsys gave it (the
-    session's), a mark has none.
+    Rows without a thread, a start or a text are left out and counted; an unclosed range keeps the end that nsys gave
+    it (the session's), a mark has none.
     """
     columns = source.columns(nsys.NVTX)
     if not columns:
@@ -48,84 +46,105 @@ def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_
             "INSERT INTO raw_notice VALUES ('nvtx-columns-missing', 'warning', ?, '', NULL)",
             [f"{source.shown}: {nsys.NVTX} has no {lacking}: NVTX ranges cannot be used"],
         )
+        _exclude(db, number, f"no column {lacking}", total)
         return
-    domains = _domains(source, columns)
-    layout = read_layout(source)
-    wanted: list[str] = [
-        name
-        for name in ("start", "end", "eventType", "globalTid", "text", "textId", "domainId", "jsonText", "binaryData")
-        if name in columns
-    ]
+    wanted = [name for name in (*_INTEGERS, "text", "jsonText", "binaryData") if name in columns]
     kinds = f"eventType IN ({nsys.NVTX_MARK}, {nsys.NVTX_PUSH_POP}, {nsys.NVTX_START_END})"
     where = f"{kinds} AND (text IS NULL OR NOT {_OPERATOR})" if "text" in columns else kinds
-    texts = _registered(source, columns)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in source.texts(nsys.NVTX, wanted, where):
-            yield _decoded(batch, wanted, domains, texts, layout)
-
-    reader = pa.RecordBatchReader.from_batches(_SCHEMA, batches())
+    batches, report = source.texts(nsys.NVTX, wanted, where, blobs=("binaryData",))
+    layout = read_layout(source)
+    reader = pa.RecordBatchReader.from_batches(_SCHEMA, (_plain(batch, wanted, layout, report) for batch in batches))
+    db.execute(_SQL["create"])
     db.register("incoming", reader)
-    shift = int(shift_ns)
     try:
-        db.execute(
-            f"INSERT INTO raw_nvtx SELECT {number}, thread, domain, text, start_ns - {shift}, end_ns - {shift}, kind, comm_id, message_bytes FROM incoming"  # noqa: S608
-            " WHERE thread IS NOT NULL AND start_ns IS NOT NULL AND text IS NOT NULL"
-        )
+        db.execute(_SQL["stage"])
     finally:
         db.unregister("incoming")
         reader.close()
+    _name_texts(source, db)
+    _name_domains(source, db, columns)
+    kept = db.execute(_SQL["keep"], {"export": number, "shift_ns": shift_ns}).fetchall()[0][0]
+    db.execute(_SQL["drop"])
+    _exclude(db, number, "per-operator ranges of PyTorch, domain rows, other kinds", total - report.rows)
+    _exclude(db, number, "no thread, start or text", report.rows - int(kept))
+    wrong = sum(report.wrong_type_count.values())
+    if wrong:
+        named = ", ".join(f"{column} ({count})" for column, count in sorted(report.wrong_type_count.items()) if count)
+        db.execute(
+            "INSERT INTO raw_notice VALUES ('wrong-type', 'warning', ?, '', ?)",
+            [f"{source.shown}: {nsys.NVTX} holds values that are not integers, read as missing: {named}", wrong],
+        )
 
 
-def _registered(source: Source, columns: dict[str, str]) -> dict[int, str]:
-    """Texts of the registered strings that ranges use."""
-    if "textId" not in columns:
-        return {}
-    ids = {int(one) for (one,) in source.select(nsys.NVTX, ("textId",), "textId IS NOT NULL GROUP BY textId")}
-    return strings(source, ids)
+def _exclude(db: duckdb.DuckDBPyConnection, number: int, reason: str, rows: int) -> None:
+    if rows:
+        db.execute("INSERT INTO raw_excluded VALUES (?, ?, ?, ?)", [number, nsys.NVTX, reason, rows])
 
 
-def _domains(source: Source, columns: dict[str, str]) -> dict[tuple[int, int], str]:
-    """(process, domain id) -> name. Ids are given per process, in the order in which domains were made."""
-    if not {"domainId", "globalTid"} <= set(columns) or "text" not in columns:
-        return {}
-    rows = source.select(nsys.NVTX, ("globalTid", "domainId", "text"), f"eventType = {nsys.NVTX_DOMAIN}")
-    return {
-        (int(thread) & ~0xFFFFFF, int(domain)): str(text)
-        for thread, domain, text in rows
-        if None not in (thread, domain, text)
-    }
+def _plain(batch: pa.RecordBatch, wanted: Sequence[str], layout: Layout, report: ReadReport) -> pa.RecordBatch:
+    """A batch with the columns of `_SCHEMA`: integers as such, payloads as the two numbers that matter."""
+    given = dict(zip(wanted, batch.columns, strict=True))
+    nothing = pa.nulls(batch.num_rows, pa.int64())
+    arrays = []
+    for name in _INTEGERS:
+        numbers, wrong = as_int64(given.get(name, nothing))
+        arrays.append(numbers)
+        if wrong:
+            report.wrong_type_count[name] = report.wrong_type_count.get(name, 0) + wrong
+    arrays.append(as_text(given["text"]) if "text" in given else pa.nulls(batch.num_rows, pa.string()))
+    fields: list[dict[str, int]] = [{}] * batch.num_rows
+    for name in ("jsonText", "binaryData"):
+        if name in given and given[name].null_count < batch.num_rows:
+            for place, value in enumerate(given[name].to_pylist()):
+                if value:
+                    said = decode_json(str(written(value))) if name == "jsonText" else layout.decode(as_bytes(value))
+                    fields[place] = fields[place] | said
+    arrays.append(pa.array([one.get(COMMUNICATOR) for one in fields], pa.uint64()))
+    arrays.append(pa.array([one.get(MESSAGE_BYTES) for one in fields], pa.int64()))
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _decoded(
-    batch: pa.RecordBatch, wanted: list[str], domains: dict[tuple[int, int], str], texts: dict[int, str], layout: Layout
-) -> pa.RecordBatch:
-    values: dict[str, list[Any]] = {name: batch.column(position).to_pylist() for position, name in enumerate(wanted)}
-    size = batch.num_rows
-    nothing: list[Any] = [None] * size
-    threads = values["globalTid"]
-    inline, ids = values.get("text", nothing), values.get("textId", nothing)
-    text = [own if own is not None else texts.get(identifier) for own, identifier in zip(inline, ids, strict=True)]
-    names = [
-        ""
-        if not domain or thread is None
-        else domains.get((thread & ~0xFFFFFF, domain), "NCCL" if str(said).startswith("nccl") else "?")
-        for thread, domain, said in zip(threads, values.get("domainId", nothing), text, strict=True)
-    ]
-    fields = [
-        decode_json(json) if json else (layout.decode(as_bytes(blob)) if blob else {})
-        for json, blob in zip(values.get("jsonText", nothing), values.get("binaryData", nothing), strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(threads, pa.int64()),
-            pa.array(names, pa.string()),
-            pa.array(text, pa.string()),
-            pa.array(values["start"], pa.int64()),
-            pa.array(values.get("end", nothing), pa.int64()),
-            pa.array(values["eventType"], pa.int64()),
-            pa.array([one.get(COMMUNICATOR) for one in fields], pa.uint64()),
-            pa.array([one.get(MESSAGE_BYTES) for one in fields], pa.int64()),
-        ],
-        schema=_SCHEMA,
+def _name_texts(source: Source, db: duckdb.DuckDBPyConnection) -> None:
+    """Texts of the registered strings that staged rows use."""
+    used = [int(one) for (one,) in db.execute(_SQL["used_texts"]).fetchall()]
+    texts = strings(source, used)
+    _fill(
+        db,
+        "nvtx_text",
+        pa.table({"id": pa.array(list(texts), pa.int64()), "text": pa.array(list(texts.values()), pa.string())}),
     )
+
+
+def _name_domains(source: Source, db: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> None:
+    """(process, domain id) -> name. Ids are given per process, in the order in which domains were made."""
+    if "domainId" not in columns:
+        return
+    picked = [name for name in ("globalTid", "domainId", "text", "textId") if name in columns]
+    rows = [
+        dict(zip(picked, row, strict=True))
+        for row in source.select(nsys.NVTX, picked, f"eventType = {nsys.NVTX_DOMAIN}")
+    ]
+    texts = strings(source, [one for row in rows if (one := whole(row.get("textId"))) is not None])
+    named: dict[tuple[int, int], str] = {}
+    for row in rows:
+        thread, domain = whole(row["globalTid"]), whole(row["domainId"])
+        text = written(row.get("text")) or texts.get(whole(row.get("textId")) or 0)
+        if thread is not None and domain is not None and text is not None:
+            named.setdefault((thread & ~0xFFFFFF, domain), text)
+    _fill(
+        db,
+        "nvtx_domain",
+        pa.table(
+            {
+                "process": pa.array([process for process, _ in named], pa.int64()),
+                "domain": pa.array([domain for _, domain in named], pa.int64()),
+                "name": pa.array(list(named.values()), pa.string()),
+            }
+        ),
+    )
+
+
+def _fill(db: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
+    db.register("incoming", rows)
+    db.execute(f"INSERT INTO {table} SELECT * FROM incoming")  # noqa: S608 - our own name
+    db.unregister("incoming")

@@ -23,19 +23,26 @@ CREATE TABLE raw_other (
 CREATE TABLE raw_string (export INTEGER, string BIGINT, text VARCHAR);
 -- one row per process that the export lists, with the parallel coordinates its title gave
 CREATE TABLE raw_process (export INTEGER, global_pid BIGINT, pid BIGINT, title VARCHAR, dp INTEGER, pp INTEGER, tp INTEGER);
--- one row per (process, device ordinal) whose GPU is known; pid NULL: of every process
-CREATE TABLE raw_gpu (export INTEGER, pid BIGINT, device BIGINT, gpu_name VARCHAR, gpu_uuid VARCHAR);
--- rank numbers from the environment (variable) or from a communicator of n ranks (nccl)
-CREATE TABLE raw_rank_evidence (export INTEGER, pid BIGINT, kind VARCHAR, number BIGINT, size BIGINT);
+-- one row per (process, device ordinal) whose GPU is known; pid NULL: of every process; gpu_identity: equal for one
+-- physical GPU, NULL where the row cannot tell which one a process saw
+CREATE TABLE raw_gpu (export INTEGER, pid BIGINT, device BIGINT, gpu_name VARCHAR, gpu_uuid VARCHAR, gpu_identity VARCHAR);
+-- rank numbers from the environment (kind: the variable) or from a communicator of `size` ranks (kind: nccl), which
+-- the process began to join at start_ns
+CREATE TABLE raw_rank_evidence (
+    export INTEGER, global_pid BIGINT, kind VARCHAR, number BIGINT, size BIGINT, communicator UBIGINT, start_ns BIGINT
+);
 -- what ingest noticed and counted
 CREATE TABLE raw_notice (code VARCHAR, severity VARCHAR, message VARCHAR, hint VARCHAR, count BIGINT);
 -- rows read from each table; kind is that of raw_other, 0 for kernels, NULL for tables without events
 CREATE TABLE raw_read (export INTEGER, table_name VARCHAR, kind UTINYINT, rows_read BIGINT);
 
+-- rows that ingest itself left out of a table, by reason
+CREATE TABLE raw_excluded (export INTEGER, table_name VARCHAR, reason VARCHAR, row_count BIGINT);
+
 -- name: create_launch
--- one row per CUDA API call, on the host's clock
+-- one row per CUDA API call, on the host's clock; table_name: where it stood
 CREATE TABLE raw_launch (
-    export INTEGER, start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
+    export INTEGER, table_name VARCHAR, start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
 );
 
 -- name: create_nvtx

@@ -6,7 +6,8 @@ string ids, and a large table as Arrow batches. It never writes, and it never fe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import glob
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from tracelens.ingest.discover import Found
 from tracelens.ingest.readers import Loader, ReadReport, read_columns, read_text_rows
 from tracelens.ingest.report import ExportedReport
 from tracelens.ingest.sqlite_file import SqliteFile, open_export, quoted
+from tracelens.ingest.values import as_int64, ordered, whole, written
 
 _IDS_PER_QUERY = 500
 BATCH_ROWS = 131_072
@@ -34,7 +36,7 @@ class Source(Protocol):
         ...
 
     def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
-        """Rows of a small table. `where` is constant SQL that SQLite and DuckDB both read."""
+        """Rows of a small table, in an order of their values. `where` is constant SQL that SQLite and DuckDB both read."""
         ...
 
     def count(self, table: str, where: str = "") -> int:
@@ -47,8 +49,10 @@ class Source(Protocol):
         """A large table's integer columns, as nullable int64 batches in any order."""
         ...
 
-    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
-        """A large table's columns, text included, as batches in any order."""
+    def texts(
+        self, table: str, columns: Sequence[str], where: str = "", blobs: Collection[str] = ()
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """A large table's columns, text included, as batches in any order; those in `blobs` as bytes."""
         ...
 
     def close(self) -> None:
@@ -79,16 +83,20 @@ def open_source(found: Found, loader: Loader) -> Source:
 
 
 def strings(source: Source, ids: Iterable[int]) -> dict[int, str]:
-    """The texts behind string ids; ids that the export does not know are absent from the answer."""
-    if not source.columns(nsys.STRINGS):
+    """The texts behind string ids; ids that the export does not know are absent from the answer.
+
+    An id with several texts, which only a damaged export has, gets the first of them in the order of the alphabet.
+    """
+    if not {"id", "value"} <= set(source.columns(nsys.STRINGS)):
         return {}
     wanted = sorted(set(ids))
     texts: dict[int, str] = {}
     for begin in range(0, len(wanted), _IDS_PER_QUERY):
         listed = ",".join(str(int(one)) for one in wanted[begin : begin + _IDS_PER_QUERY])
         for identifier, value in source.select(nsys.STRINGS, ("id", "value"), f"id IN ({listed})"):
-            if value is not None:
-                texts[int(identifier)] = str(value)
+            number, text = whole(identifier), written(value)
+            if number is not None and text is not None:
+                texts.setdefault(number, text)
     return texts
 
 
@@ -112,7 +120,7 @@ class SqliteSource:
         """Rows of a small table."""
         listed = ", ".join(quoted(column) for column in columns)
         condition = f" WHERE {where}" if where else ""
-        return list(self._file.execute(f"SELECT {listed} FROM {quoted(self._name(table))}{condition}"))  # noqa: S608 - quoted
+        return ordered(self._file.execute(f"SELECT {listed} FROM {quoted(self._name(table))}{condition}"))  # noqa: S608 - quoted
 
     def count(self, table: str, where: str = "") -> int:
         """How many rows a table holds, of those that `where` lets through."""
@@ -129,9 +137,14 @@ class SqliteSource:
             self._file, self._name(table), columns, loader=self._loader, report=report, on_rows=on_rows
         ), report
 
-    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
+    def texts(
+        self, table: str, columns: Sequence[str], where: str = "", blobs: Collection[str] = ()
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
         """A large table's columns, text included."""
-        return read_text_rows(self._file, self._name(table), columns, where=where)
+        report = ReadReport()
+        return read_text_rows(
+            self._file, self._name(table), columns, where=where, blobs=blobs, loader=self._loader, report=report
+        ), report
 
     def close(self) -> None:
         """Gives the file back."""
@@ -163,12 +176,19 @@ class FolderSource:
         self._db = duckdb.connect()
         self._db.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         self._tables: dict[str, tuple[str, dict[str, str]]] = {}
+        try:
+            self._read(path)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _read(self, path: Path) -> None:
         for file in sorted(path.iterdir()):
             if file.suffix not in (".parquet", ".arrow") or not file.is_file():
                 continue
             try:
                 relation = (
-                    self._db.read_parquet(str(file))
+                    self._db.read_parquet(glob.escape(str(file)))
                     if file.suffix == ".parquet"
                     else self._db.from_arrow(_arrow_table(file))
                 )
@@ -177,7 +197,7 @@ class FolderSource:
                 ) if file.suffix == ".arrow" else relation.create_view(file.stem)
             except (duckdb.Error, pa.ArrowInvalid, OSError) as error:
                 raise DamagedError(
-                    f"{shown}: {file.name} cannot be read ({type(error).__name__})", "Export the report again."
+                    f"{self.shown}: {file.name} cannot be read ({type(error).__name__})", "Export the report again."
                 ) from error
             self._tables[file.stem.upper()] = (
                 file.stem,
@@ -200,7 +220,7 @@ class FolderSource:
 
     def select(self, table: str, columns: Sequence[str], where: str = "") -> list[tuple[Any, ...]]:
         """Rows of a small table."""
-        return self._query(table, columns, where).fetchall()
+        return ordered(self._query(table, columns, where).fetchall())
 
     def count(self, table: str, where: str = "") -> int:
         """How many rows a table holds, of those that `where` lets through."""
@@ -216,18 +236,36 @@ class FolderSource:
         report = ReadReport()
 
         def batches() -> Iterator[pa.RecordBatch]:
-            schema = pa.schema([(column, pa.int64()) for column in columns])
             for batch in self._query(table, columns, "").to_arrow_reader(BATCH_ROWS):
+                arrays = []
+                for name, array in zip(columns, batch.columns, strict=True):
+                    numbers, wrong = as_int64(array)
+                    arrays.append(numbers)
+                    if wrong:
+                        report.wrong_type_count[name] = report.wrong_type_count.get(name, 0) + wrong
                 report.rows += batch.num_rows
                 if on_rows:
                     on_rows(batch.num_rows)
-                yield batch.cast(schema)
+                yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
         return batches(), report
 
-    def texts(self, table: str, columns: Sequence[str], where: str = "") -> Iterator[pa.RecordBatch]:
+    def texts(
+        self,
+        table: str,
+        columns: Sequence[str],
+        where: str = "",
+        blobs: Collection[str] = (),  # noqa: ARG002 - DuckDB's columns have one type each
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
         """A large table's columns, text included."""
-        yield from self._query(table, columns, where).to_arrow_reader(BATCH_ROWS)
+        report = ReadReport()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._query(table, columns, where).to_arrow_reader(BATCH_ROWS):
+                report.rows += batch.num_rows
+                yield batch
+
+        return batches(), report
 
     def close(self) -> None:
         """Gives the files back."""

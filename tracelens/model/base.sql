@@ -19,7 +19,7 @@ FROM raw_export x ORDER BY export;
 -- every process that the export lists or that has events
 CREATE OR REPLACE TABLE process AS
 SELECT (row_number() OVER (ORDER BY export, global_pid) - 1)::INTEGER AS process, export, global_pid,
-    (global_pid >> 24) & 16777215 AS pid, any_value(title) AS title
+    (global_pid >> 24) & 16777215 AS pid, max(title) AS title
 FROM (
     SELECT export, global_pid, title FROM raw_process
     UNION ALL SELECT DISTINCT export, coalesce(global_pid, 0), NULL FROM raw_kernel

@@ -1,32 +1,57 @@
 -- Launches: one row per CUDA API call that put work on a device, on the host's clock. All nodes of one graph replay
 -- share the call that launched it.
 
--- name: launch
-CREATE OR REPLACE TABLE launch AS
-WITH used AS (
-    SELECT DISTINCT r.process, e.correlation FROM event_row e JOIN rank r USING (rank) WHERE e.correlation IS NOT NULL
-), call AS (
-    SELECT p.process, l.thread, l.correlation, l.start_ns, l.end_ns, s.text AS api_name
-    FROM raw_launch l
-    JOIN process p ON p.export = l.export AND (p.global_pid = (l.thread & ~16777215) OR p.global_pid = 0)
-    LEFT JOIN raw_string s ON s.export = l.export AND s.string = l.string
-    WHERE l.start_ns IS NOT NULL AND l.end_ns IS NOT NULL
-)
-SELECT call.process, call.thread, call.correlation, call.start_ns, call.end_ns, call.api_name,
-    coalesce(contains(call.api_name, 'GraphLaunch'), false) AS graph_launch
-FROM call JOIN used USING (process, correlation)
+-- name: create
+-- caller: which process a thread's calls belong to; where kernels carry no process, the export is taken as one.
+CREATE OR REPLACE TEMP VIEW call AS
+SELECT l.export, l.table_name, p.process, l.thread, l.correlation, l.start_ns, l.end_ns, s.text AS api_name,
+    CASE
+        WHEN l.start_ns IS NULL OR l.end_ns IS NULL THEN 'no time'
+        WHEN l.start_ns = 0 AND l.end_ns = 0 OR l.end_ns < l.start_ns OR l.start_ns < x.low_ns OR l.end_ns > x.high_ns
+            THEN 'bad timestamp'
+    END AS defect
+FROM raw_launch l
+JOIN session_window x USING (export)
+LEFT JOIN (
+    SELECT process.export FROM process JOIN rank USING (process) GROUP BY process.export HAVING max(global_pid) = 0 AND min(global_pid) = 0
+) pidless ON pidless.export = l.export
+LEFT JOIN process p ON p.export = l.export AND p.global_pid = CASE WHEN pidless.export IS NULL THEN l.thread & ~16777215 ELSE 0 END
+LEFT JOIN raw_string s ON s.export = l.export AND s.string = l.string;
+CREATE OR REPLACE TEMP VIEW used AS
+SELECT DISTINCT r.process, e.correlation FROM event_row e JOIN rank r USING (rank) WHERE e.correlation IS NOT NULL;
+CREATE OR REPLACE TEMP TABLE launching AS
+SELECT c.*, row_number() OVER (
+    PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name NULLS LAST, thread NULLS LAST, table_name
+) AS place
+FROM call c JOIN used USING (process, correlation) WHERE c.defect IS NULL;
 -- a correlation id is unique within a process; should an export repeat one, the first call launched the work
-QUALIFY row_number() OVER (PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name, thread) = 1
+CREATE OR REPLACE TABLE launch AS
+SELECT process, thread, correlation, start_ns, end_ns, api_name, coalesce(contains(api_name, 'GraphLaunch'), false) AS graph_launch
+FROM launching WHERE place = 1
 ORDER BY process, start_ns, end_ns, correlation;
 
 -- name: repeated_count
-SELECT count(*) AS row_count FROM (
-    SELECT export, thread & ~16777215, correlation FROM raw_launch WHERE correlation IS NOT NULL GROUP BY ALL HAVING count(*) > 1
-);
+SELECT count(*) AS row_count FROM launching WHERE place = 2;
+
+-- name: bad_count
+SELECT count(*) AS row_count FROM call WHERE defect = 'bad timestamp';
 
 -- name: without_launch
 SELECT count(*) AS row_count FROM event_row e JOIN rank r USING (rank)
 WHERE NOT EXISTS (SELECT 1 FROM launch l WHERE l.process = r.process AND l.correlation = e.correlation);
+
+-- name: excluded
+-- Calls that launched nothing on a rank's device, by export, table and reason.
+SELECT export, table_name, coalesce(defect, 'put no work on a rank''s device') AS reason, count(*) AS row_count
+FROM call ANTI JOIN used USING (process, correlation) GROUP BY ALL
+UNION ALL
+SELECT export, table_name, defect, count(*) FROM call JOIN used USING (process, correlation) WHERE defect IS NOT NULL GROUP BY ALL
+UNION ALL
+SELECT export, table_name, 'repeats a correlation id', count(*) FROM launching WHERE place > 1 GROUP BY ALL
+ORDER BY ALL;
+
+-- name: drop
+DROP VIEW call; DROP VIEW used; DROP TABLE launching; DROP TABLE raw_launch;
 
 -- name: nvtx
 CREATE OR REPLACE TABLE nvtx AS
@@ -35,4 +60,15 @@ SELECT p.process, n.thread, n.domain, n.text, n.start_ns,
     CASE WHEN n.kind = 34 THEN 'mark' ELSE 'range' END AS kind, n.comm_id, n.message_bytes
 FROM raw_nvtx n
 JOIN process p ON p.export = n.export AND p.global_pid = (n.thread & ~16777215)
-ORDER BY p.process, n.start_ns, n.end_ns DESC NULLS LAST, n.thread, n.domain, n.text;
+ORDER BY p.process, n.start_ns, n.end_ns DESC NULLS LAST, n.thread, n.domain, n.text, n.kind, n.comm_id NULLS LAST,
+    n.message_bytes NULLS LAST;
+
+-- name: nvtx_excluded
+SELECT n.export, 'NVTX_EVENTS' AS table_name, 'of a process that the export does not list' AS reason, count(*) AS row_count
+FROM raw_nvtx n ANTI JOIN process p ON p.export = n.export AND p.global_pid = (n.thread & ~16777215)
+GROUP BY ALL ORDER BY ALL;
+
+-- name: nvtx_unclosed
+-- Ranges that nsys closed itself, at the end of the session, or never.
+SELECT count(*) AS row_count FROM raw_nvtx n JOIN raw_export x USING (export)
+WHERE n.kind <> 34 AND (n.end_ns IS NULL OR n.end_ns >= x.session_ns);

@@ -21,15 +21,35 @@ _FILE_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _SIDE_SHARE, _MAIN_SHARE = 0.01, 0.90
 
 
+#: No job has more; a number beyond it is no rank.
+_MOST_RANKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """What a process said when it joined an NCCL communicator.
+
+    Attributes:
+        identifier: the same on all its ranks; None before NCCL 2.25.
+        rank, size: the process's rank in it, and its number of ranks.
+        start_ns: when it began to join, on its own export's clock.
+    """
+
+    identifier: int | None
+    rank: int
+    size: int | None
+    start_ns: int | None = None
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One (export, process, device) with events.
 
     Attributes:
         parts: parallel coordinates from the worker's title.
-        nccl: (rank, communicator size) pairs that the process took.
+        nccl: communicators that the process joined.
         environment: variable -> number, of this export.
-        gpu: identity of the physical GPU where known, e.g. its UUID.
+        gpu: identity of the physical GPU where known: its UUID, or its machine and bus address.
     """
 
     export: int
@@ -43,7 +63,7 @@ class Candidate:
     host: str | None = None
     start_utc_ns: int | None = None
     parts: Mapping[str, int] | None = None
-    nccl: tuple[tuple[int, int | None], ...] = ()
+    nccl: tuple[Communicator, ...] = ()
     environment: Mapping[str, int] | None = None
     gpu: str | None = None
 
@@ -99,19 +119,25 @@ def number_ranks(
     ]
     for kind, evidence in kinds:
         numbers = evidence(ranked, expected)
-        given = [number for number in numbers if number is not None]
+        given = [number for number in numbers if number is not None and 0 <= number < _MOST_RANKS]
         if len(given) == len(ranked) == len(set(given)):
             return Numbering(
                 {one.place: number for one, number in zip(ranked, given, strict=True)}, kind, rejected, unusable
             )
-        twice = [number for number, count in Counter(given).items() if count > 1]
-        if twice and len(given) == len(ranked) and kind != "device":
-            holders = [one.shown for one, number in zip(ranked, numbers, strict=True) if number == twice[0]]
-            unusable.append((kind, f"rank {twice[0]} is claimed by {' and '.join(dict.fromkeys(holders))}"))
+        twice = sorted(number for number, count in Counter(given).items() if count > 1)
+        if twice and len(given) == len(ranked):
+            holders = [
+                f"process {one.global_pid >> 24 & 0xFFFFFF} device {one.device} of {one.shown}"
+                for one, number in zip(ranked, numbers, strict=True)
+                if number == twice[0]
+            ]
+            more = f" and {len(holders) - 2} more" if len(holders) > 2 else ""
+            unusable.append((_WORDS[kind], f"{' and '.join(holders[:2])}{more} would all be rank {twice[0]}"))
+    one_time = all(one.start_utc_ns is not None for one in ranked)
     ordered = sorted(
         ranked,
         key=lambda one: (
-            (one.start_utc_ns or 0) + one.first_ns if _one_time(ranked) else 0,
+            (one.start_utc_ns or 0) + one.first_ns if one_time else 0,
             one.export,
             one.first_ns,
             one.global_pid,
@@ -121,43 +147,65 @@ def number_ranks(
     return Numbering({one.place: number for number, one in enumerate(ordered)}, "first-kernel", rejected, unusable)
 
 
-def _one_time(members: Sequence[Candidate]) -> bool:
-    return all(one.start_utc_ns is not None for one in members)
+_WORDS = {
+    "nccl": "NCCL communicator",
+    "title": "workers' titles",
+    "environment": "environment",
+    "file-name": "file names",
+    "device": "device ordinals",
+}
 
 
 def _rejected(candidates: Sequence[Candidate]) -> dict[tuple[int, int, int], str]:
     """Side contexts, devices without kernels, and processes foreign to the job."""
     rejected: dict[tuple[int, int, int], str] = {}
+    devices: dict[tuple[int, int], list[Candidate]] = {}
     for one in candidates:
-        siblings = [other for other in candidates if (other.export, other.global_pid) == (one.export, one.global_pid)]
-        total = sum(other.kernel_ns for other in siblings)
-        if one.kernel_ns == 0 and one.kernel_count == 0:
-            rejected[one.place] = "no kernels"
-        elif (
-            total
-            and one.kernel_ns < _SIDE_SHARE * total
-            and max(other.kernel_ns for other in siblings) > _MAIN_SHARE * total
-        ):
-            rejected[one.place] = "side context"
+        devices.setdefault((one.export, one.global_pid), []).append(one)
+    for mine in devices.values():
+        total = sum(one.kernel_ns for one in mine)
+        largest = max(one.kernel_ns for one in mine)
+        for one in mine:
+            if one.kernel_count == 0:
+                rejected[one.place] = "no kernels"
+            elif one.kernel_ns < _SIDE_SHARE * total and largest > _MAIN_SHARE * total:
+                rejected[one.place] = "side context"
+    known: dict[tuple[int, str | int], set[int]] = {}
+    for one in candidates:
+        if one.place not in rejected and (one.parts or one.nccl):
+            for gpu in (one.gpu, one.device):
+                if gpu is not None:
+                    known.setdefault((one.export, gpu), set()).add(one.global_pid)
     for one in candidates:
         if one.place in rejected or one.parts or one.nccl:
             continue
-        same_gpu = [
-            other
-            for other in candidates
-            if other.place not in rejected
-            and other.export == one.export
-            and other.global_pid != one.global_pid
-            and (other.gpu == one.gpu if other.gpu and one.gpu else other.device == one.device)
-        ]
-        if any(other.parts or other.nccl for other in same_gpu):
+        owners = known.get((one.export, one.gpu if one.gpu is not None else one.device), set())
+        if owners - {one.global_pid}:
             rejected[one.place] = "foreign process"
     return rejected
 
 
 def _by_nccl(members: list[Candidate], _: int | None) -> list[int | None]:
-    """The rank in one communicator that covers all ranks; a process with several devices cannot be told by it."""
-    return [next((rank for rank, size in one.nccl if size == len(members)), None) for one in members]
+    """The rank in one NCCL communicator that covers all ranks: of several, the one that was made first.
+
+    Before NCCL 2.25 communicators have no id; then a process that joined several of that size under different ranks
+    tells nothing. A process with several devices cannot be told by its communicators either.
+    """
+    covering = [[joined for joined in one.nccl if joined.size == len(members)] for one in members]
+    shared = set.intersection(*({joined.identifier for joined in mine} for mine in covering)) if covering else set()
+    choices: list[tuple[int, int, list[int | None]]] = []
+    for identifier in shared:
+        numbers: list[int | None] = []
+        begun = []
+        for mine in covering:
+            ranks = {joined.rank for joined in mine if joined.identifier == identifier}
+            begun += [joined.start_ns or 0 for joined in mine if joined.identifier == identifier]
+            numbers.append(ranks.pop() if len(ranks) == 1 else None)
+        if None not in numbers:
+            choices.append((begun[0], -1 if identifier is None else identifier, numbers))
+    distinct = [choice for choice in choices if len(set(choice[2])) == len(members)]
+    best = min(distinct or choices, key=lambda choice: choice[:2], default=None)
+    return [None] * len(members) if best is None else best[2]
 
 
 def _by_title(members: list[Candidate], expected: int | None) -> list[int | None]:
