@@ -92,6 +92,40 @@ def regularity_at(tokens: npt.NDArray[np.integer], groups: npt.NDArray[np.intege
     return _regularity(places, groups, running)[0]
 
 
+def regularity_of(
+    tokens: npt.NDArray[np.integer], stretch: npt.NDArray[np.integer], groups: npt.NDArray[np.integer]
+) -> tuple[float, int]:
+    """(share of the tokens in stretches like others of their rank, usual length).
+
+    Args:
+        tokens: [n] what ran.
+        stretch: [n] the stretch of each token.
+        groups: [stretches] rank of each stretch, ascending.
+    """
+    count = len(groups)
+    lengths = np.bincount(stretch, minlength=count)
+    contents = np.zeros(count, np.uint64)
+    np.add.at(contents, stretch, _scrambled(tokens))
+    # The capture cuts the first and the last stretch of a rank: those need not be like others.
+    change = groups[1:] != groups[:-1]
+    edge = np.concatenate([np.ones(min(count, 1), bool), change]) | np.concatenate(
+        [change, np.ones(min(count, 1), bool)]
+    )
+    usual = int(np.median(lengths[~edge] if bool((~edge).any()) else lengths))
+    fits = _alike(lengths, contents, groups, usual)
+    counted = fits | ~edge
+    total = int(lengths[counted].sum())
+    return (float(lengths[fits].sum()) / total if total else 0.0), usual
+
+
+def _alike(lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[np.integer], usual: int) -> Flags:
+    """Whether each stretch has the content of another of its rank, or nearly the usual length."""
+    pairs = np.stack([groups.astype(np.uint64), contents])
+    _, inverse, times = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    result: Flags = (times[inverse.reshape(-1)] > 1) | (np.abs(lengths - usual) <= _ALIKE * usual)
+    return result
+
+
 def _scrambled(code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """A number per token whose sums over different stretches do not agree by chance."""
     value = (code.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -116,12 +150,7 @@ def _regularity(places: Ints, groups: npt.NDArray[np.integer], running: npt.NDAr
     if len(lengths) == 0:
         return 0.0, 0
     usual = int(np.median(lengths))
-    _, inverse, times = np.unique(
-        np.stack([ranks.astype(np.uint64), contents]), axis=1, return_inverse=True, return_counts=True
-    )
-    repeated = times[inverse.reshape(-1)] > 1
-    alike = np.abs(lengths - usual) <= _ALIKE * usual
-    fits = repeated | alike
+    fits = _alike(lengths, contents, ranks, usual)
     # What lies before the first and after the last place is cut by the capture: at most one stretch each.
     covered = int(lengths.sum())
     rank_count = len(np.unique(groups))

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
-import polars as pl
 
-from tracelens.analyses.step_cycles import Cycles, cycle_starts, regularity_at
-from tracelens.analyses.step_markers import OUTSIDE, SQL, STEP_SCHEMA, Marking, nothing
-from tracelens.analyses.step_replays import find_replays, issue_order
+from tracelens.analyses.replays import find_replays
+from tracelens.analyses.step_closings import SUBSTANTIAL, Landmarks, Segments, cut_segments, landmarks, positions
+from tracelens.analyses.step_cycles import Cycles, cycle_starts, regularity_at, regularity_of
+from tracelens.analyses.step_markers import SQL, Marking, blank_steps, nothing
+from tracelens.analyses.step_replays import steps_from
 from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
 from tracelens.errors import SelectionError, UsageError
 
@@ -23,14 +24,21 @@ EMBEDDING = r"(?i)embedding|index_?select(small|large)?|vectorized_gather_kernel
 NOT_EMBEDDING = r"(?i)rotary|rope|position_?embed|backward"
 """Names that the pattern above would take although they run once per layer."""
 
+_FITS = 0.8
+_MANY = 1.5
+"""One marker comes several times per cycle of another from this ratio on."""
+
 
 def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     """Steps that begin at kernels whose name matches.
 
+    Without a pattern, kernels that look tokens up are tried; what was issued between the read-back before one and the
+    kernel itself (the input copies) then belongs to its step.
+
     Args:
         trace: the trace.
         tl: its timeline.
-        pattern: a user's regular expression for kernel names, or None for the kernels that look tokens up.
+        pattern: a user's regular expression for kernel names, or None.
 
     Raises:
         UsageError: the pattern is no regular expression.
@@ -45,7 +53,7 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     wanted = tl.names["name"].is_in(found["name"].implode())
     if pattern is None:
         wanted &= ~tl.names["name"].str.contains(NOT_EMBEDDING)
-    order = issue_order(tl)
+    order = find_replays(tl).order
     kernels = order[(tl.kind == KERNEL)[order]]
     tokens, groups = tl.name[kernels], tl.rank_place[kernels]
     hits = wanted.to_numpy()[tokens]
@@ -59,25 +67,66 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     if pattern is not None:
         places = np.flatnonzero(hits)
         regularity = regularity_at(tokens, groups, places)
-        return _marking("anchor", tl, order, kernels[places], regularity, f"kernels that match {pattern!r}")
+        return _marking("anchor", tl, order, kernels[places], regularity, f"kernels that match {pattern!r}", None)
     cycles = cycle_starts(tokens, groups, only=hits)
     if cycles is None:
         return nothing("anchor", tl, "embedding kernels do not come once per step")
+    closed = _closed_cycles(tl)
+    if closed is not None and len(cycles.places) > _MANY * len(closed.segments):
+        return nothing("anchor", tl, "embedding kernels come several times per read-back")
     name = tl.names["name"][cycles.token]
-    return _marking("anchor", tl, order, kernels[cycles.places], cycles.regularity, f"kernel {name}")
+    return _marking("anchor", tl, order, kernels[cycles.places], cycles.regularity, f"kernel {name}", landmarks(tl))
 
 
 def by_period(tl: Timeline) -> Marking:
-    """Steps from the period of the kernel sequence on each rank's busiest stream."""
-    order = issue_order(tl)
+    """Steps from the period of the kernel sequence: cut at read-backs or sampling groups, else by the sequence alone."""
+    order = find_replays(tl).order
     kernels = order[_on_main_stream(tl)[order]]
     tokens, groups = tl.name[kernels], tl.rank_place[kernels]
     cycles: Cycles | None = cycle_starts(tokens, groups, idle_before=_idle_before(tl)[kernels])
+    closed = _closed_cycles(tl)
+    if closed is not None and (cycles is None or len(closed.segments) < _MANY * len(cycles.places)):
+        steps = blank_steps(closed.segments.place)
+        return Marking("period", closed.segments.member, steps, closed.regularity, closed.detail)
     if cycles is None:
         return nothing("period", tl, "the kernel sequence does not repeat")
     name = tl.names["name"][cycles.token]
     detail = f"a period of {cycles.length} kernels from {name} on"
-    return _marking("period", tl, order, kernels[cycles.places], cycles.regularity, detail)
+    return _marking("period", tl, order, kernels[cycles.places], cycles.regularity, detail, landmarks(tl))
+
+
+class _Closed:
+    """Cycles that end in a read-back or a sampling group, and how alike they are."""
+
+    def __init__(self, segments: Segments, regularity: float, detail: str) -> None:
+        self.segments = segments
+        self.regularity = regularity
+        self.detail = detail
+
+
+def _closed_cycles(tl: Timeline) -> _Closed | None:
+    """The kernel sequence cut at read-backs, or at sampling groups where those fit better; None where neither does."""
+    marks = landmarks(tl)
+    found = []
+    for closes, what, through in ((marks.read_back, "read-back", False), (marks.sampling, "sampling group", True)):
+        if not bool(closes.any()):
+            continue
+        segments = cut_segments(tl, marks, closes, through=through)
+        regularity, usual = _likeness(tl, marks, segments)
+        if regularity >= _FITS and len(segments) >= 3 * len(np.unique(segments.place)):
+            found.append(_Closed(segments, regularity, f"a period of {usual} kernels, each with one {what}"))
+    if not found:
+        return None
+    # More read-backs than sampling groups: some are taken in the middle of a step.
+    return found[-1] if len(found[0].segments) >= _MANY * len(found[-1].segments) else found[0]
+
+
+def _likeness(tl: Timeline, marks: Landmarks, segments: Segments) -> tuple[float, int]:
+    """(share of kernels in steps like others of their rank, usual number of kernels in a step)."""
+    member = segments.member[marks.order]
+    held = (member >= 0) & (tl.kind == KERNEL)[marks.order]
+    kernels = np.count_nonzero((tl.kind == KERNEL) & (segments.member >= 0))
+    return regularity_of(tl.name[marks.order][held], member[held], segments.place) if kernels else (0.0, 0)
 
 
 def _on_main_stream(tl: Timeline) -> Flags:
@@ -88,7 +137,7 @@ def _on_main_stream(tl: Timeline) -> Flags:
     # Streams ascend by rank; of equals the first.
     by_rank = np.lexsort((np.arange(len(spent)), -spent, tl.stream_rank))
     ranks = tl.stream_rank[by_rank]
-    main[by_rank[np.concatenate([np.ones(1, bool), ranks[1:] != ranks[:-1]])]] = True
+    main[by_rank[np.concatenate([np.ones(min(len(ranks), 1), bool), ranks[1:] != ranks[:-1]])]] = True
     result: Flags = kernel & main[tl.stream]
     return result
 
@@ -102,27 +151,44 @@ def _idle_before(tl: Timeline) -> Ints:
     return result
 
 
-def _marking(marker: str, tl: Timeline, order: Ints, begins: Ints, regularity: float, detail: str) -> Marking:
-    """Steps that begin with the launches of `begins`; a kernel inside a replay begins with its replay."""
-    opened = np.zeros(len(tl), bool)
-    replays = None
-    inside = tl.in_graph[begins]
-    if bool(inside.any()):
-        replays = find_replays(tl, order)
-        replay = replays.of_event[begins]
-        begins = np.where(replay >= 0, replays.first[np.maximum(replay, 0)], begins)
-    opened[begins] = True
-    opened_in_order = opened[order]
-    number = np.cumsum(opened_in_order) - 1
-    place = tl.rank_place[order]
-    step_place = place[np.flatnonzero(opened_in_order)]
-    held = (number >= 0) & (step_place[np.maximum(number, 0)] == place)
-    member = np.full(len(tl), OUTSIDE, np.int32)
-    member[order] = np.where(held, number, OUTSIDE)
-    if replays is not None:
+def _marking(
+    marker: str,
+    tl: Timeline,
+    order: Ints,
+    begins: Ints,
+    regularity: float,
+    detail: str,
+    marks: Landmarks | None,
+) -> Marking:
+    """Steps that begin with the launches of `begins`; a kernel inside a replay begins with its replay.
+
+    With landmarks, a beginning moves back to just after the read-back before it, if no forward pass lies between.
+    """
+    replays = find_replays(tl)
+    replay = replays.of_event[begins]
+    begins = np.where(replay >= 0, replays.first[np.maximum(replay, 0)], begins) if len(replays.first) else begins
+    at = np.sort(positions(order)[begins])
+    if marks is not None:
+        at = _after_read_back(tl, marks, at)
+    steps, member = steps_from(tl, order, at)
+    if bool((replays.of_event >= 0).any()):
         in_replay = replays.of_event >= 0
         member[in_replay] = member[replays.first[replays.of_event[in_replay]]]
-    steps = pl.DataFrame({"place": step_place.astype(np.int32)}).with_columns(
-        [pl.lit(None, dtype=dtype).alias(name) for name, dtype in STEP_SCHEMA.items() if name != "place"]
-    )
     return Marking(marker, member, steps, regularity, detail)
+
+
+def _after_read_back(tl: Timeline, marks: Landmarks, begins: Ints) -> Ints:
+    closing = np.flatnonzero(cut_segments(tl, marks, marks.read_back, through=False).closes)
+    if len(closing) == 0 or len(begins) == 0:
+        return begins
+    # The capture's beginning stands for the read-back before a rank's first step.
+    opening = np.flatnonzero(np.concatenate([np.ones(1, bool), marks.place[1:] != marks.place[:-1]])) - 1
+    closing = np.union1d(closing, opening)
+    kernels = np.cumsum((marks.eager_kernel) | (marks.replay >= 0))
+    usual = float(np.median(np.diff(kernels[begins]))) if len(begins) > 1 else 0.0
+    last = closing[np.searchsorted(closing, begins) - 1]
+    previous = np.concatenate([np.full(1, -2), begins[:-1]])
+    # `last` may be the end of the rank before, whose next event is this rank's first.
+    between: Ints = kernels[begins - 1] - np.where(last >= 0, kernels[last], 0)
+    near = (last >= previous) & (marks.place[last + 1] == marks.place[begins]) & (between < SUBSTANTIAL * usual)
+    return np.where(near & (begins > 0), last + 1, begins)

@@ -36,6 +36,8 @@ STEP_SCHEMA = {
     "rung": pl.String,
     "requests": pl.Int64,
     "tokens": pl.Int64,
+    "word": pl.UInt64,
+    "word_size": pl.Float64,
 }
 
 
@@ -46,7 +48,8 @@ class Marking:
     Attributes:
         marker: `nvtx`, `graph`, `anchor` or `period`.
         member: int32 [events], row in `steps` of the step that the event belongs to; -1 outside every step.
-        steps: one row per rank and step in order: place of the rank, and what the marker's text tells (else null).
+        steps: one row per rank and step in order: place of the rank; what the marker's text tells (else null); for
+            cycles of graph replays, a hash of their signatures and the sum of their launch shapes (else null).
         regularity: share of the evidence that the marker fits, 0 to 1.
         detail: what was used, for the reader: a grammar, a kernel name, a cycle.
     """
@@ -64,6 +67,13 @@ class Marking:
 def nothing(marker: str, tl: Timeline, detail: str) -> Marking:
     """A marking without steps."""
     return Marking(marker, np.full(len(tl), OUTSIDE, np.int32), pl.DataFrame(schema=STEP_SCHEMA), 0.0, detail)
+
+
+def blank_steps(places: Ints) -> pl.DataFrame:
+    """Steps of which nothing is known but the ranks at `places`."""
+    return pl.DataFrame({"place": places.astype(np.int32)}).with_columns(
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in STEP_SCHEMA.items() if name != "place"
+    )
 
 
 def by_range(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
@@ -107,7 +117,7 @@ def _one_grammar(ranges: pl.DataFrame, prefer: bool) -> tuple[pl.DataFrame, dict
     grammar = ranges["text"].replace_strict(
         {text: batch.grammar for text, batch in batches.items()}, return_dtype=pl.String
     )
-    counts = grammar.value_counts().sort(-pl.col("count"), grammar.name)
+    counts = grammar.value_counts().sort(-pl.col("count").cast(pl.Int64), grammar.name)
     return ranges.filter(grammar == counts[grammar.name][0]), batches
 
 
@@ -156,6 +166,8 @@ def _members_of_ranges(
             "rung": [batch.rung for batch in told],
             "requests": [batch.requests for batch in told],
             "tokens": [batch.tokens for batch in told],
+            "word": [None] * len(told),
+            "word_size": [None] * len(told),
         },
         schema=STEP_SCHEMA,
     )

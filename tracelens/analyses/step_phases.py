@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.step_replays import sampling_names
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Timeline
 
 GEMM = r"(?i)gemm|gemv|nvjet|matmul|cublas|splitk|marlin|machete|cutlass.*(mma|device_kernel)|_mm_|dot_kernel"
@@ -67,6 +66,53 @@ def rung_hashes(tl: Timeline, member: Codes, count: int) -> list[str | None]:
     return [f"{int(one):016x}"[:8] if some else None for one, some in zip(value, has, strict=True)]
 
 
+def split_by_graph(steps: pl.DataFrame) -> pl.Series:
+    """The rungs of steps, those apart that have one hash but replay different graphs.
+
+    Batches that differ little share the tiles of their matrix products; their graphs differ in smaller kernels, whose
+    grids are fixed once captured. Such rungs get `-1`, `-2` ... behind the hash in the order of their grids' size.
+
+    Args:
+        steps: set, step, rank, rung (hash or null), word and word_size of the marker's cycles; one row per rank and
+            step.
+
+    Returns:
+        a rung per row, equal on all ranks of a step.
+    """
+    each = (
+        steps.sort("set", "step", "rank")
+        .group_by("set", "step", maintain_order=True)
+        .agg(pl.col("rung", "word", "word_size").first())
+        .with_columns(times=pl.len().over("rung", "word"))
+    )
+    usual = (
+        each.filter(pl.col("word").is_not_null() & (pl.col("times") > 1))
+        .group_by("rung", "word")
+        .agg(pl.col("word_size").median())
+        .sort("rung", "word_size", "word", nulls_last=True)
+        .with_columns(nth=pl.int_range(1, pl.len() + 1).over("rung"), kinds=pl.len().over("rung"))
+        .filter(pl.col("kinds") > 1)
+    )
+    if usual.is_empty():
+        return steps["rung"]
+    # A cycle that the capture cut has a word of its own: it goes with the nearest in size.
+    each = each.with_columns(size=pl.col("word_size").fill_null(-1.0)).sort("size")
+    marked = each.join_asof(
+        usual.select("rung", "nth", "word_size").sort("word_size"),
+        left_on="size",
+        right_on="word_size",
+        by="rung",
+        strategy="nearest",
+    ).with_columns(
+        named=pl.when(pl.col("word").is_not_null() & pl.col("nth").is_not_null())
+        .then(pl.format("{}-{}", pl.col("rung"), pl.col("nth")))
+        .otherwise(pl.col("rung"))
+    )
+    return steps.join(marked.select("set", "step", "named"), on=["set", "step"], how="left", maintain_order="left")[
+        "named"
+    ]
+
+
 def replay_share(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool_]:
     """Whether each step holds graph replays."""
     result = np.zeros(count, bool)
@@ -78,7 +124,7 @@ def replay_share(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool
 def picks_tokens(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool_]:
     """Whether each step samples tokens or reads something back."""
     result = np.zeros(count, bool)
-    held = member[sampling_names(tl)[tl.name] & (tl.kind == KERNEL) & (member >= 0)]
+    held = member[tl.sampling_names[tl.name] & (tl.kind == KERNEL) & (member >= 0)]
     result[held] = True
     copies, kinds = tl.copies
     back = member[copies[kinds == 2]]
@@ -110,11 +156,7 @@ def guess_phases(steps: pl.DataFrame) -> pl.Series:
         )
         whole = whole.join(by_rung, on="rung", how="left", nulls_equal=True)
         limit = _LONG * float(usual or 0.0)  # type: ignore[arg-type]
-        long = (
-            (pl.col("step_ns") > limit)
-            & ((pl.col("rung_ns") > limit) | (pl.col("step_ns") > _LONG * pl.col("rung_ns")))
-            & (pl.col("rung_count") * 2 < replays.height)
-        ).fill_null(False)
+        long = ((pl.col("rung_ns") > limit) & (pl.col("rung_count") * 2 < replays.height)).fill_null(False)
         rare_and_long = (pl.col("step_ns") > limit).fill_null(False) & (
             pl.col("step_ns") > _LONG * pl.col("rung_ns")
         ).fill_null(False)

@@ -19,7 +19,7 @@ from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.occupancy import occupancy
 from tracelens.analyses.step_choice import ACCEPTED, choose_marker
 from tracelens.analyses.step_markers import Marking
-from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes
+from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
 from tracelens.analyses.step_windows import Windows, cut_windows
 from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
 from tracelens.frames import Notice
@@ -124,7 +124,7 @@ def _find(trace: LoadedTrace) -> Steps:
 def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame:
     """Phase, rung and graph id for every row; equal on all ranks of a step."""
     rows = windows.rows
-    told = marking.steps[rows["row"].to_numpy()].select("text", "phase", "rung", "requests", "tokens")
+    told = marking.steps[rows["row"].to_numpy()].drop("place")
     rows = rows.hstack(told)
     rows = rows.with_columns(rank=pl.Series(tl.ranks)[rows["place"]])
     # The lowest rank's text stands for the step.
@@ -137,6 +137,7 @@ def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame
         first, on=["set", "step"], how="left", maintain_order="left"
     )
     count = rows.height
+    graph_id = _graph_ids(tl, windows.member, count)
     if rows["rung"].null_count():
         hashes = pl.Series("hash", rung_hashes(tl, windows.member, count), dtype=pl.String)
         common = (
@@ -147,7 +148,10 @@ def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame
             .agg(pl.col("hash").drop_nulls().mode().sort().first())
         )
         rows = rows.join(common, on=["set", "step"], how="left", maintain_order="left")
-        rows = rows.with_columns(rung=pl.coalesce("rung", "hash")).drop("hash")
+        # A graph-level capture shows no shapes, but which graph ran.
+        graph = pl.when(graph_id.is_not_null()).then(pl.format("graph {}", graph_id))
+        split = split_by_graph(rows.select("set", "step", "rank", "word", "word_size", rung=pl.coalesce("hash", graph)))
+        rows = rows.with_columns(rung=pl.coalesce(pl.col("rung"), split)).drop("hash")
     if rows["phase"].null_count():
         guess = guess_phases(
             rows.select("set", "step", "rung").with_columns(
@@ -159,7 +163,7 @@ def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame
             )
         )
         rows = rows.with_columns(phase=pl.coalesce(pl.col("phase"), guess))
-    return rows.with_columns(graph_id=_graph_ids(tl, windows.member, count))
+    return rows.with_columns(graph_id=graph_id)
 
 
 def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:

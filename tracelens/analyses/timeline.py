@@ -25,6 +25,15 @@ _SQL = Path(__file__).with_suffix(".sql")
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
 """Kinds of events, as in the model."""
 
+SAMPLING = (
+    r"(?i)argmax|sampl|multinomial|gumbel|top_?k_?top_?p|top_?p_?(renorm|mask)|min_?p_|exponential|"
+    r"logits_?(process|gather|soft|max)|softmax_?logits"
+)
+"""Kernels that pick tokens from logits."""
+
+NOT_SAMPLING = r"(?i)moe|expert|gating|router|resampl|upsampl|downsampl|interpol"
+"""Names that the pattern above would take although they route experts or scale images."""
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -102,6 +111,14 @@ class Timeline:
         """Whether each event is a kernel of a collective operation."""
         of_name = self.names["operation"].is_not_null().to_numpy()
         result: Flags = of_name[self.name] & (self.kind == KERNEL)
+        return result
+
+    @cached_property
+    def sampling_names(self) -> Flags:
+        """Whether each name is that of a kernel that picks tokens from logits."""
+        names = self.names["name"]
+        picks = names.str.contains(SAMPLING) & ~names.str.contains(NOT_SAMPLING)
+        result: Flags = (picks & self.names["operation"].is_null()).to_numpy()
         return result
 
     @cached_property
