@@ -1,0 +1,302 @@
+"""Who makes whom wait in collectives, how much it costs, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.alignment_clock import ClockSet
+from tracelens.analyses.alignment_notices import rank_list
+from tracelens.analyses.collectives_tables import operations_table, set_aside_table
+from tracelens.analyses.lateness import Lateness, main_cause, split_lateness
+from tracelens.analyses.skew_causes import device_finding, host_finding
+from tracelens.analyses.skew_checks import communicator_notices, duration_only_ns
+from tracelens.analyses.skew_context import Context, Matched, context
+from tracelens.analyses.skew_schemas import CLOCK, OPERATIONS, RANKS, SET_ASIDE, VERDICT
+from tracelens.analyses.skew_sentences import Facts, device_words, host_detail, verdict_sentence
+from tracelens.analyses.straggler import Arrivals, Precision, Straggler, Waiting, classify, find_straggler, waiting
+from tracelens.frames import Notice, Result, Schema
+from tracelens.trace import LoadedTrace
+
+
+class SkewResult(Result):
+    """Waiting by rank, and who it is due to.
+
+    Tables:
+        verdict: one row per communicator of two ranks or more, largest first.
+        ranks: one row per rank and communicator.
+        operations: as in `collectives`.
+        clock: how each GPU clock was put on the common one.
+        set_aside: what carries no wait, by reason.
+    """
+
+    command: ClassVar[str] = "skew"
+    schemas: ClassVar[Mapping[str, Schema]] = {
+        "verdict": VERDICT,
+        "ranks": RANKS,
+        "operations": OPERATIONS,
+        "clock": CLOCK,
+        "set_aside": SET_ASIDE,
+    }
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One communicator with all that is said about it."""
+
+    matched: Matched
+    arrivals: Arrivals
+    waits: Waiting
+    straggler: Straggler
+    lateness: Lateness
+    compute: np.ndarray[Any, np.dtype[np.int64]] | None
+    clock: ClockSet
+
+
+def skew(trace: LoadedTrace) -> SkewResult:
+    """Judge the waiting in every communicator.
+
+    wait = last arrival - own arrival, on clocks aligned on the ends of the collectives (or as recorded, see
+    `--clock`). A rank is named a straggler only if an exact test over steps says so and the cost is worth a name.
+
+    Args:
+        trace: the capture; its options choose ranks, steps, phase, time and clock.
+
+    Returns:
+        Tables as `SkewResult` says; where no ranks could be matched, `verdict` and `ranks` are absent and a notice
+        says why.
+
+    Raises:
+        NotIdentifiableError: `--clock ends`, and the capture cannot carry it.
+    """
+    known = context(trace)
+    judged = [_judge(known, matched) for matched in known.matched]
+    notices = [*known.alignment.notices, *known.steps.notices]
+    tables: dict[str, pl.DataFrame] = {}
+    sentences: list[str] = []
+    if judged:
+        rows = [_verdict_row(known, one) for one in judged]
+        tables["verdict"] = VERDICT.frame(rows)
+        tables["ranks"] = RANKS.frame(pl.concat([_rank_rows(known, one) for one in judged]))
+        sentences = [str(row["sentence"]) for row in rows]
+        for one in judged:
+            notices += communicator_notices(known, one.matched, one.waits, one.arrivals, one.clock)
+    else:
+        sentences.append(_nothing(known))
+        notices.append(_no_verdict(known))
+    tables["operations"] = operations_table(known, synchronising_only=False)
+    tables["clock"] = CLOCK.frame(
+        known.alignment.clock.with_columns(pl.col("offset_ns").round()).sort("set", "rank", "valid_from_ns")
+    )
+    tables["set_aside"] = set_aside_table(known)
+    severity = {"warning": 0, "info": 1}
+    unique = sorted(set(notices), key=lambda n: (severity[n.severity], n.code, n.message))
+    return SkewResult(tables, (*trace.notices, *unique), _provenance(trace, known, judged), tuple(sentences))
+
+
+def _judge(known: Context, matched: Matched) -> _Judged:
+    clock = known.alignment.sets[matched.set]
+    precision = Precision(clock.residual_ns or 0.0, clock.asymmetry_ns or 0.0)
+    arrivals = known.arrivals(matched)
+    if arrivals.count:
+        waits = waiting(arrivals, precision)
+        # Clocks that `auto` had to trust name nobody; a caller who chose to trust them has decided.
+        found = find_straggler(arrivals, waits, precision, may_name=clock.method == "ends" or clock.chosen)
+    else:
+        none = np.zeros(len(matched.ranks), dtype=np.int64)
+        waits = Waiting(np.empty((0, len(none)), np.int64), none[:0], none[:0], none, none, none, none)
+        found = Straggler()
+    lateness = split_lateness(known.stretches(matched))
+    return _Judged(matched, arrivals, waits, found, lateness, known.compute_ns(matched), clock)
+
+
+def _late_ranks(found: Straggler) -> tuple[int, ...]:
+    return (found.rank,) if found.rank is not None else found.late_ranks
+
+
+def _cause(known: Context, one: _Judged) -> tuple[str, str | None]:
+    """The largest part of the straggler's mean lateness, and what is behind it."""
+    late = _late_ranks(one.straggler)
+    means = one.lateness.means()
+    if not late or not means:
+        return "none", None
+    columns = [one.matched.ranks.index(rank) for rank in late]
+    cause = main_cause({name: round(float(values[columns].mean())) for name, values in means.items()})
+    if cause == "device":
+        return cause, device_words(*device_finding(known, one.matched, late))
+    if cause == "host":
+        return cause, host_detail(host_finding(known, one.matched, late))
+    return cause, None
+
+
+def _per_step(known: Context, one: _Judged, values: Any) -> int | None:
+    """Sum of per-instance values over the steps that summaries use, per step, whole ns; null without steps."""
+    count = known.step_counts.get(one.matched.set, 0)
+    if count == 0:
+        return None
+    return round(int(values[one.matched.summed].sum()) / count)
+
+
+def _exposed(known: Context, matched: Matched) -> Any:
+    """Instances that are exposed for more than half of their members' summed duration."""
+    duration = (known.axis_end - known.axis_start)[matched.row].sum(axis=1)
+    hidden = known.hidden_ns[matched.row].sum(axis=1)
+    return 2 * (duration - hidden) > duration
+
+
+def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
+    matched, arrivals, waits = one.matched, one.arrivals, one.waits
+    members = len(matched.ranks)
+    cause, detail = _cause(known, one)
+    recoverable = skew_ns = None
+    mean_step = known.mean_step_ns.get(matched.set)
+    ordered = np.sort(arrivals.arrival, axis=1)
+    if arrivals.count:
+        exposed = _exposed(known, matched)
+        recoverable = _per_step(known, one, np.where(exposed, ordered[:, -1] - ordered[:, (members + 1) // 2 - 1], 0))
+        skew_ns = _per_step(known, one, np.where(exposed, ordered[:, -1] - ordered[:, 0], 0))
+    missing = known.missing_members(matched)
+    share, kind = classify(
+        int(waits.wait.sum()),
+        int(arrivals.duration.sum()),
+        waits.wait.size,
+        arrivals.count,
+        one.clock.resolution_ns,
+        whole=not missing,
+    )
+    total = known.instance_count(matched.communicator)
+    mean_skew = float((ordered[:, -1] - ordered[:, 0]).mean()) if arrivals.count else 0.0
+    precision = Precision(one.clock.residual_ns or 0.0, one.clock.asymmetry_ns or 0.0)
+    late = _late_ranks(one.straggler)
+    others = [k for k, rank in enumerate(matched.ranks) if rank not in late]
+    waited = _per_step(known, one, waits.wait[:, others].mean(axis=1)) if arrivals.count and others else None
+    recoverable_frac = recoverable / mean_step if recoverable is not None and mean_step else None
+    facts = Facts(
+        matched.ranks,
+        one.straggler,
+        share,
+        kind,
+        arrivals.count,
+        known.step_counts.get(matched.set, 0),
+        recoverable,
+        skew_ns,
+        recoverable_frac,
+        cause,
+        detail,
+        one.clock,
+        mean_skew > precision.of_mean(arrivals.count) and mean_skew > precision.resolution_ns,
+        mean_skew,
+        None if waited is None else float(waited),
+        missing,
+    )
+    return {
+        "set": matched.set,
+        "communicator": matched.communicator,
+        "members": rank_list(matched.ranks),
+        "class": kind,
+        "straggler_rank": one.straggler.rank,
+        "late_ranks": rank_list(one.straggler.late_ranks) if one.straggler.late_ranks else None,
+        "last_frac": one.straggler.last_frac,
+        "p_value": one.straggler.p_value,
+        "cause": cause,
+        "cause_detail": detail,
+        "recoverable_per_step_ns": recoverable,
+        "recoverable_frac": recoverable_frac,
+        "skew_per_step_ns": skew_ns,
+        "matched_count": arrivals.count,
+        "unmatched_count": total - known.accepted_count(matched.communicator),
+        "sentence": verdict_sentence(facts),
+    }
+
+
+def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
+    matched, waits, count = one.matched, one.waits, one.arrivals.count
+    members = len(matched.ranks)
+    means = one.lateness.means()
+    nothing = [None] * members
+    per_step: Any = nothing
+    steps = known.step_counts.get(matched.set, 0)
+    if steps:
+        per_step = [round(int(total) / steps) for total in waits.wait[matched.summed].sum(axis=0)]
+    ratio: Any = nothing
+    if one.compute is not None:
+        usual = int(np.sort(one.compute)[(members + 1) // 2 - 1])
+        ratio = one.compute / usual if usual > 0 else nothing
+    return RANKS.frame(
+        {
+            "communicator": [matched.communicator] * members,
+            "rank": matched.ranks,
+            "matched_count": [count] * members,
+            "first_count": waits.first_count,
+            "last_count": waits.last_count,
+            "last_frac": waits.last_count / count if count else nothing,
+            "wait_ns": waits.wait.sum(axis=0),
+            "wait_per_step_ns": per_step,
+            "caused_wait_ns": waits.caused_ns,
+            "critical_wait_ns": waits.critical_ns,
+            "lateness_mean_ns": means.get("lateness", nothing),
+            "device_lateness_ns": means.get("device", nothing),
+            "host_lateness_ns": means.get("host", nothing),
+            "upstream_lateness_ns": means.get("upstream", nothing),
+            "other_lateness_ns": means.get("other", nothing),
+            "compute_ratio": ratio,
+        }
+    )
+
+
+def _nothing(known: Context) -> str:
+    ranks = known.trace.ranks
+    if len(ranks) == 1:
+        return (
+            f"Only rank {ranks[0]} is here: its collectives' durations include waiting for ranks that are not, so who "
+            "waits for whom cannot be told."
+        )
+    reasons = [notice.message for notice in known.alignment.notices if notice.severity == "warning"]
+    said = reasons[0] if reasons else "no synchronising collectives were found"
+    return f"Who waits for whom among ranks {rank_list(ranks)} cannot be told: {said}."
+
+
+def _no_verdict(known: Context) -> Notice:
+    expected = known.trace.options.expect_ranks
+    ranks = known.trace.ranks
+    if len(ranks) == 1:
+        seen = f"{len(ranks)} of {expected} ranks present" if expected else "only one rank is present"
+        return Notice(
+            "no-verdict",
+            "warning",
+            f"{seen}: waiting is measured against the other ranks of a collective, so verdict and ranks are left out",
+            "Give the captures of all ranks.",
+            len(ranks),
+        )
+    return Notice(
+        "no-verdict",
+        "warning",
+        "no two ranks share matched synchronising collectives, so verdict and ranks are left out",
+        "`tracelens collectives` shows what there is.",
+    )
+
+
+def _provenance(trace: LoadedTrace, known: Context, judged: list[_Judged]) -> dict[str, Any]:
+    methods = sorted({str(one.clock.method) for one in judged}) or ["none"]
+    return trace.provenance() | {
+        "window": known.selection_words,
+        "clock": "+".join(methods),
+        "step_marker": known.steps.facts.get("marker"),
+        "warm_up_steps": known.steps.facts.get("warm_up_steps"),
+        "resolution_ns": {
+            str(one.matched.communicator): round(one.clock.resolution_ns)
+            for one in judged
+            if one.clock.method == "ends"
+        },
+        "wait_per_step_ns": {
+            str(one.matched.communicator): _per_step(known, one, one.waits.wait.mean(axis=1)) for one in judged
+        },
+        "duration_only_wait_per_step_ns": {
+            str(one.matched.communicator): _per_step(known, one, duration_only_ns(one.arrivals).mean(axis=1))
+            for one in judged
+        },
+    }

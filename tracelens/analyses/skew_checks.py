@@ -1,0 +1,57 @@
+"""Checks that need no clock: do the durations tell the same story as the arrivals?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelens.analyses.alignment_clock import ClockSet
+from tracelens.analyses.alignment_notices import rank_list
+from tracelens.analyses.clock import Ints
+from tracelens.analyses.skew_context import Context, Matched
+from tracelens.analyses.straggler import Arrivals, Waiting
+from tracelens.frames import Notice
+
+_TRUSTED_NS = 1_000.0
+
+
+def duration_only_ns(arrivals: Arrivals) -> Ints:
+    """Waits by durations alone: own minus the shortest of the instance, ns [instances, members]."""
+    if arrivals.count == 0:
+        return np.zeros((0, len(arrivals.ranks)), dtype=np.int64)
+    return np.asarray(arrivals.duration - arrivals.duration.min(axis=1, keepdims=True))
+
+
+def communicator_notices(
+    known: Context, matched: Matched, waits: Waiting, arrivals: Arrivals, clock: ClockSet
+) -> list[Notice]:
+    """What is odd about one communicator's waits."""
+    notices: list[Notice] = []
+    who = f"ranks {rank_list(matched.ranks)}"
+    missing = known.missing_members(matched)
+    if missing:
+        notices.append(
+            Notice(
+                "members-missing",
+                "warning",
+                f"the kernels of {who} name {len(matched.ranks) + missing} members: {missing} are not in the answer, so a wait "
+                "for one of those shows as transfer",
+                "Give the captures of all ranks, or leave out --ranks.",
+                missing,
+            )
+        )
+    if arrivals.count == 0:
+        return notices
+    apart = np.abs((duration_only_ns(arrivals) - waits.wait).mean(axis=0))
+    limit = max(clock.resolution_ns, 1.0) * 2 if clock.method == "ends" else _TRUSTED_NS
+    if float(apart.max()) > limit:
+        rank = matched.ranks[int(apart.argmax())]
+        notices.append(
+            Notice(
+                "durations-disagree",
+                "warning",
+                f"mean waits of {who} by durations alone differ from those by arrivals by up to {float(apart.max()) / 1e3:.1f} us "
+                f"(rank {rank})" + (": the recorded clocks are off by about that" if clock.method == "trust" else ""),
+                "--clock ends aligns the clocks on the ends of collectives." if clock.method == "trust" else "",
+            )
+        )
+    return notices
