@@ -66,7 +66,8 @@ def _parts(finding: Finding) -> list[dict[str, Any]]:
 
 
 def _found(row: dict[str, Any], step_ns: int, floor_frac: float) -> bool:
-    return bool(row["significant"]) and abs(row["delta_ns"]) > floor_frac * step_ns
+    """Above the floor, and sure; where no interval can be given the largest changes are named all the same."""
+    return row["significant"] is not False and abs(row["delta_ns"]) > floor_frac * step_ns
 
 
 def _named(row: dict[str, Any], finding: Finding) -> str:
