@@ -208,6 +208,23 @@ def test_graph_rungs() -> None:
     assert padded_batch(5, []) is None
 
 
+def test_padded_batches_switch_earlier() -> None:
+    """31 tokens fit below 256 KiB, but vLLM pads 25 to 31 requests to a graph of 32; SGLang's limit is on a graph."""
+    said = ladder(Setup("vllm", "9.0", 8), width=4096).sentences
+    assert said[1] == (
+        "With the default captured graphs decode batches of 25 to 31 are padded to 32 tokens and switch already."
+    )
+    assert not any("1024" in sentence for sentence in ladder(Setup("sglang-v2", "9.0", 2), width=4096).sentences)
+
+
+def test_a_padded_step_may_run_either() -> None:
+    frame = ran(("nccl", 30 * 8192, 30, 64), ("custom_1stage", 30 * 8192, 30, 64))
+    frame = frame.with_columns(pl.lit(32 * 8192).alias("padded_bytes"))
+    observed, _, notices = check_observed(rungs(Setup("vllm", "9.0", 8)), frame)
+    assert observed["agrees"].to_list() == [True, True]
+    assert not notices
+
+
 def ran(*rows: tuple[str, int | None, int | None, int]) -> pl.DataFrame:
     schema = {"implementation": pl.String, "message_bytes": pl.Int64, "tokens": pl.Int64, "call_count": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")

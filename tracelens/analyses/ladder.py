@@ -403,6 +403,13 @@ def _sentences(setup: Setup, found: Sequence[Rung], token_bytes: int) -> list[st
             f"{setup.engine} at {setup.arch}, TP {setup.tp}: {rung.implementation} {bound} "
             f"{format_bytes(rung.max_bytes)} ({high:,} tokens of {format_bytes(token_bytes)}), then {names}."
         )
+        padded = padded_batch(high, graph_rungs(setup.engine))
+        if padded is not None and padded > high:
+            whole = max((size for size in graph_rungs(setup.engine) if size <= high), default=0)
+            sentences.append(
+                f"With the default captured graphs decode batches of {whole + 1} to {high} are padded to {padded} tokens "
+                "and switch already."
+            )
     return sentences
 
 
@@ -415,7 +422,8 @@ def check_observed(found: Sequence[Rung], ran: pl.DataFrame) -> tuple[pl.DataFra
 
     Args:
         found: the ladder.
-        ran: columns implementation, message_bytes, tokens, call_count; the sizes may be null.
+        ran: columns implementation, message_bytes, tokens, call_count, and padded_bytes: the size after padding to
+            a captured graph, where that may have been; sizes may be null.
 
     Returns:
         (frame of `OBSERVED`, sentences on the switches seen, notices on disagreements).
@@ -423,7 +431,10 @@ def check_observed(found: Sequence[Rung], ran: pl.DataFrame) -> tuple[pl.DataFra
     rows = []
     for row in ran.sort("message_bytes", "implementation", nulls_last=True).iter_rows(named=True):
         size = row["message_bytes"]
+        padded = row.get("padded_bytes")
         allowed = [] if size is None else _allowed(found, size)
+        if padded is not None and size is not None and padded != size:
+            allowed = list(dict.fromkeys([*allowed, *_allowed(found, padded)]))
         expected = " or ".join(allowed) if allowed else None
         rows.append(
             {

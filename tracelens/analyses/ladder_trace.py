@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.analyses.ladder import LadderResult, Setup, check_observed, ladder, rungs
+from tracelens.analyses.ladder import LadderResult, Setup, check_observed, graph_rungs, ladder, rungs
 from tracelens.analyses.scaling_trace import all_reduces_by_size
 from tracelens.errors import MissingDataError
 from tracelens.frames import Notice
@@ -35,7 +35,9 @@ def observed_ladder(
     """
     here = replace(setup, tp=tp or len(trace.ranks))
     answer = ladder(here, width=width, dtype_bytes=dtype_bytes)
-    ran = all_reduces_by_size(trace, width=width, dtype_bytes=dtype_bytes, tokens=tokens)
+    ran = all_reduces_by_size(
+        trace, width=width, dtype_bytes=dtype_bytes, tokens=tokens, graph_batches=graph_rungs(setup.engine)
+    )
     if ran.is_empty():
         raise MissingDataError(
             "the capture shows no all-reduce", "record with --cuda-graph-trace=node; `tracelens collectives` shows all"

@@ -7,6 +7,7 @@ names, split into wait and transfer in proportion to their members' sums.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import polars as pl
 
 from tracelens.analyses.alignment import align
 from tracelens.analyses.gaps import find_gaps
+from tracelens.analyses.ladder import padded_batch
 from tracelens.analyses.residual import ALL_REDUCE, TracedCollective, TracedStep
 from tracelens.analyses.scaling_presets import ModelShape
 from tracelens.analyses.step_figures import step_figures
@@ -83,7 +85,11 @@ def _chosen_steps(trace: LoadedTrace, tokens: int | None) -> tuple[pl.DataFrame,
             f"the capture holds no complete {phase} step{wanted}", "`tracelens steps` shows what is there"
         )
     # One rung of one set: that with the most steps, the lowest on a tie.
-    counts = rows.group_by("set", "rung").agg(pl.len().alias("count")).sort("count", "set", "rung", descending=[True, False, False])
+    counts = (
+        rows.group_by("set", "rung")
+        .agg(pl.len().alias("count"))
+        .sort("count", "set", "rung", descending=[True, False, False])
+    )
     set_number, rung = counts.row(0)[:2]
     rows = rows.filter((pl.col("set") == set_number) & pl.col("rung").eq_missing(rung))
     told = rows["_tokens"].drop_nulls()
@@ -168,19 +174,42 @@ def _notices(trace: LoadedTrace, tp: int, ranks: int, members: pl.DataFrame) -> 
     return notices
 
 
-def all_reduces_by_size(trace: LoadedTrace, *, width: int, dtype_bytes: int, tokens: int | None = None) -> pl.DataFrame:
-    """All-reduces of one rank by implementation and message size: implementation, message_bytes, tokens, call_count.
+def all_reduces_by_size(
+    trace: LoadedTrace,
+    *,
+    width: int,
+    dtype_bytes: int,
+    tokens: int | None = None,
+    graph_batches: Sequence[int] = (),
+) -> pl.DataFrame:
+    """All-reduces of one rank by implementation and message size.
 
     A payload gives the size; else tokens x width x bytes, with the step's tokens from its marker, else `tokens`.
+
+    Args:
+        trace: the capture.
+        width: model width.
+        dtype_bytes: bytes per element.
+        tokens: tokens of steps whose markers do not say.
+        graph_batches: captured batch sizes: a replayed decode step may have been padded to the next one.
+
+    Returns:
+        implementation, message_bytes, tokens, padded_bytes (null where nothing was padded), call_count.
     """
     find_steps(trace)
     align(trace)
-    found = trace.rows(SQL, "all_reduces")
-    given = pl.lit(tokens, pl.Int64)
+    found = trace.rows(SQL, "all_reduces").with_columns(pl.coalesce("tokens", pl.lit(tokens, pl.Int64)).alias("tokens"))
+    padded = [
+        padded_batch(count, graph_batches) if in_graph and count is not None and size is None else None
+        for count, in_graph, size in found.select("tokens", "in_graph", "message_bytes").iter_rows()
+    ]
+    token_bytes = width * dtype_bytes
     return (
-        found.with_columns(pl.coalesce("tokens", given).alias("tokens"))
-        .with_columns(pl.coalesce("message_bytes", pl.col("tokens") * (width * dtype_bytes)).alias("message_bytes"))
-        .group_by("implementation", "message_bytes", "tokens")
+        found.with_columns(
+            pl.coalesce("message_bytes", pl.col("tokens") * token_bytes).alias("message_bytes"),
+            (pl.Series("padded_bytes", padded, dtype=pl.Int64) * token_bytes).alias("padded_bytes"),
+        )
+        .group_by("implementation", "message_bytes", "tokens", "padded_bytes")
         .agg(pl.col("call_count").sum())
-        .sort("message_bytes", "tokens", "implementation", nulls_last=True)
+        .sort("message_bytes", "tokens", "implementation", "padded_bytes", nulls_last=True)
     )

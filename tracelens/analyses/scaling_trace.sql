@@ -29,15 +29,17 @@ ORDER BY g.cause;
 SELECT name_id, bucket, operation IS NOT NULL AS collective FROM kernel_name ORDER BY name_id;
 
 -- name: all_reduces
--- One row per implementation, payload size and tokens of the step, over all complete steps of all phases: the calls of
--- the lowest rank that has them. Order: payload, tokens, implementation.
+-- One row per implementation, payload size, tokens of the step and whether it was replayed by a graph: the calls of
+-- the lowest rank that has them, in all steps. Order: payload, tokens, implementation, in_graph.
 WITH lowest AS (SELECT min(rank) AS rank FROM collective_member WHERE operation = 'all_reduce')
 SELECT m.implementation, m.message_bytes, coalesce(p.tokens, p.requests)::BIGINT AS tokens,
+    coalesce(e.graph_node, 0) <> 0 AND p.phase = 'decode' AS in_graph,
     count(*)::BIGINT AS call_count
 FROM collective_member m
 JOIN lowest l ON l.rank = m.rank
+JOIN event e USING (event_id)
 LEFT JOIN step_member s USING (event_id)
 LEFT JOIN step p ON p.rank = m.rank AND p.step = s.step
 WHERE m.operation = 'all_reduce'
 GROUP BY ALL
-ORDER BY m.message_bytes NULLS LAST, tokens NULLS LAST, m.implementation;
+ORDER BY m.message_bytes NULLS LAST, tokens NULLS LAST, m.implementation, in_graph;
