@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import DamagedError, MissingDataError
+from tracelens.ingest import sqlite_rows
 from tracelens.ingest.readers import ReadReport, read_columns, read_text_rows
 from tracelens.ingest.sqlite_file import SqliteFile, open_export
 from tracelens.ingest.sqlite_rows import Place
@@ -168,6 +169,17 @@ def test_text_where_numbers_belong(path: Path, loader: Any) -> None:
         rows = rows_of(read_text_rows(file, "t", ["a", "b", "c"], batch_rows=100, loader=loader, report=report))
     assert rows == [(None if n == 120 else n, "t", None if n > 148 else float(n)) for n in range(150)]
     assert report.wrong_type_count == {"a": 1, "c": 1}
+
+
+def test_long_texts_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 names of 10 kB with a budget of half a megabyte: batches end early, and fewer rows are fetched at once."""
+    monkeypatch.setattr(sqlite_rows, "_LARGE_BYTES", 1 << 16)
+    monkeypatch.setattr(sqlite_rows, "_MOST_BYTES", 1 << 19)
+    make(path, "CREATE TABLE t (a TEXT)", [("x" * 10_000,) for _ in range(400)])
+    with open_export(path, "x.sqlite") as file:
+        sizes = [(batch.num_rows, batch.nbytes) for batch in read_text_rows(file, "t", ["a"], loader="sqlite")]
+    assert sum(rows for rows, _ in sizes) == 400
+    assert max(size for _, size in sizes) < 700_000
 
 
 def test_ids_of_strings(path: Path) -> None:

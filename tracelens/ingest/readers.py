@@ -23,6 +23,7 @@ Loader = Literal["auto", "sqlite"]
 OnRows = Callable[[int], None]
 
 BATCH_ROWS = 131_072
+TEXT_BATCH_ROWS = 16_384  # names can be long: 100 kB each is known
 
 
 @dataclass
@@ -87,7 +88,7 @@ def read_text_rows(
     params: Sequence[Any] = (),
     blobs: Collection[str] = (),
     loader: Loader = "auto",
-    batch_rows: int = BATCH_ROWS,
+    batch_rows: int = TEXT_BATCH_ROWS,
     report: ReadReport | None = None,
     on_rows: OnRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -104,7 +105,7 @@ def read_text_rows(
         params: the values for `?`.
         blobs: columns to fetch as bytes, whatever they are declared as.
         loader: `sqlite` takes the plain way.
-        batch_rows: how many rows a batch holds.
+        batch_rows: how many rows a batch holds; fewer where texts are very long.
         report: filled while batches are taken.
         on_rows: called with the number of rows of each batch.
 
@@ -114,7 +115,8 @@ def read_text_rows(
     """
     found = file.table(table, columns)
     report = report if report is not None else ReadReport()
-    types = tuple(_arrow_type(found.columns[column], column in blobs) for column in columns)
+    as_bytes = {column.lower() for column in blobs}
+    types = tuple(_arrow_type(found.columns[column], column.lower() in as_bytes) for column in columns)
     wanted = Wanted(found, tuple(columns), types, where, tuple(params), batch_rows)
     return _counted(_sqlite_batches(file, wanted, loader, Place(), [], report), report, on_rows)
 

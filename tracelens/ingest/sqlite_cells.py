@@ -69,11 +69,13 @@ def refusal(file: SqliteFile, table: Table, columns: Sequence[str]) -> str:
     if not table.plain:
         return "the table has no row ids, or generated columns"
     places = positions(table, columns)
-    if places and max(places) >= _MAX_COLUMNS:
+    if not places:
+        return "no column is wanted"
+    if max(places) >= _MAX_COLUMNS:
         return f"a wanted column lies behind column {_MAX_COLUMNS}"
     if table.row_key is not None and any(column.lower() == table.row_key.lower() for column in columns):
         return "a wanted column is the row id"
-    declared = list(table.columns.values())[: max(places, default=-1) + 1]
+    declared = list(table.columns.values())[: max(places) + 1]
     if any(not _holds_integers(name) for name in declared):
         return "a column of text or real numbers lies before a wanted one"
     return ""

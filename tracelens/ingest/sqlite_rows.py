@@ -16,7 +16,10 @@ import pyarrow as pa
 from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, select
 
 NO_ROW_YET = -(2**63) - 1
-_ROWS_AT_ONCE = 2048  # as Python objects: more of them leave the processor's cache and take twice as long each
+_ROWS_AT_ONCE = 512  # as Python objects: more of them leave the processor's cache and take twice as long each
+_FIRST_ROWS = 64  # fewer at first, and fewer again where texts are long
+_LARGE_BYTES = 1 << 23
+_MOST_BYTES = 1 << 26
 
 
 class Unsuited(Exception):  # noqa: N818  not an error of the user's
@@ -96,8 +99,9 @@ def plain_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[st
         try:
             cursor = connection.execute(sql, params)
             waiting: list[pa.RecordBatch] = []
-            waiting_rows = 0
-            while rows := cursor.fetchmany(min(_ROWS_AT_ONCE, wanted.batch_rows)):
+            waiting_rows = waiting_bytes = 0
+            at_once = _FIRST_ROWS
+            while rows := cursor.fetchmany(min(at_once, wanted.batch_rows)):
                 fetched = list(zip(*rows, strict=True))
                 if wanted.table.row_ids:
                     place.advance(fetched.pop(0), file)
@@ -107,9 +111,11 @@ def plain_batches(file: SqliteFile, wanted: Wanted, place: Place, wrong: dict[st
                 ]
                 waiting.append(pa.record_batch(arrays, schema=wanted.schema))
                 waiting_rows += len(rows)
-                if waiting_rows >= wanted.batch_rows:
+                waiting_bytes += waiting[-1].nbytes
+                at_once = max(1, at_once // 2) if waiting[-1].nbytes > _LARGE_BYTES else min(2 * at_once, _ROWS_AT_ONCE)
+                if waiting_rows >= wanted.batch_rows or waiting_bytes > _MOST_BYTES:
                     yield pa.concat_batches(waiting)
-                    waiting, waiting_rows = [], 0
+                    waiting, waiting_rows, waiting_bytes = [], 0, 0
             if waiting:
                 yield pa.concat_batches(waiting)
         finally:
