@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.analyses.buckets import BucketResult
+    from tracelens.analyses.collectives import CollectivesResult
     from tracelens.analyses.compare import CompareResult
     from tracelens.analyses.info import InfoResult
     from tracelens.analyses.report import ReportResult
     from tracelens.analyses.scaling import ScalingResult
+    from tracelens.analyses.skew import SkewResult
 
 
 class Trace(LoadedTrace):
@@ -88,6 +90,18 @@ class Trace(LoadedTrace):
         return trace_html(
             told["exports"], told["ranks"], [("rules", told["rules"]), ("engine", told["engine"])], self.notices
         )
+
+    def collectives(self, *, all: bool = False) -> CollectivesResult:
+        """Each collective operation: calls, duration, wait, transfer; see `tracelens.analyses.collectives.collectives`."""
+        from tracelens.analyses.collectives import collectives
+
+        return collectives(self, all=all)
+
+    def skew(self) -> SkewResult:
+        """Who makes whom wait, how much it costs, and why; see `tracelens.analyses.skew.skew`."""
+        from tracelens.analyses.skew import skew
+
+        return skew(self)
 
     def sql(self, query: str) -> pl.DataFrame:
         """Runs one read-only query on the model tables; see `tracelens.analyses.query.sql`."""

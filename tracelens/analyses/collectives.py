@@ -70,7 +70,7 @@ def _rank_operations(known: Context) -> pl.DataFrame:
     keys = ["rank", "communicator", "operation", "implementation"]
     rows: list[dict[str, Any]] = []
     for (rank, communicator, operation, implementation), group in known.rows.group_by(keys, maintain_order=True):
-        count = steps.get(int(rank), 0)  # type: ignore[call-overload]
+        count = steps.get(int(rank), 0)
         summed = group.filter("summed")
         hidden, length = int(summed["hidden_ns"].sum()), int(summed["duration_ns"].sum())
         waited = summed["wait_ns"].drop_nulls()

@@ -226,20 +226,20 @@ class Context:
         """Each member's way to each instance."""
         rows = matched.row
         previous = self._previous[rows]
-        usable = (previous >= 0).all(axis=1)
+        usable: Bools = np.asarray((previous >= 0).all(axis=1))
         safe = np.maximum(previous, 0)
         begin, end = self.axis_end[safe], self.axis_start[rows]
 
         def within(pieces: Coverage) -> Ints:
             return np.stack([pieces.within(b, e) for b, e in zip(begin.T, end.T, strict=True)], axis=1)
 
-        communicator = self.column("communicator")
+        elsewhere: Bools = (self.column("communicator")[safe] != matched.communicator).astype(np.bool_)
         return Stretches(
             self.column("arrival_ns")[rows],
             self.column("aligned_end_ns")[safe],
             within(self.work),
             within(self.launching),
-            np.asarray(communicator[safe] != matched.communicator),
+            elsewhere,
             usable,
         )
 

@@ -15,6 +15,8 @@ from tracelens.errors import UsageError
 COMMANDS = {
     "info": "info",
     "bucket": "bucket",
+    "collectives": "collectives",
+    "skew": "skew",
     "compare": "compare",
     "report": "report",
     "export": "export",
