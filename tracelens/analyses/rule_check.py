@@ -176,10 +176,11 @@ class _Lint(MapOnNames):
 
     def _shadows(self) -> list[_Finding]:
         """Rules and alternatives whose names earlier rules take."""
+        last = self.ruleset.catch_all
         found = []
         for rule in self.ruleset.rules:
             at = rule.position
-            if at not in self.compiled or at == self.ruleset.catch_all:
+            if at not in self.compiled or (last is not None and at >= last):
                 continue
             hits = self.hits[at]
             if hits and all(self.taker[index] != at for index in hits):
