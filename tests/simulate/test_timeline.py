@@ -39,7 +39,7 @@ def replay(spec: CaptureSpec) -> list[tuple[np.ndarray, np.ndarray]]:
             for rank in range(ranks):
                 before = stream_end[rank].get(op.stream, 0)
                 earliest = before + round(program.gap[i])
-                if plan.first == i:
+                if program.root[i]:
                     earliest = max(earliest, step.launch_begin[rank, program.launch[i]] + round(plan.latency_ns))
                 if op.after >= 0:
                     earliest = max(earliest, end[rank, op.after] + round(program.gap[i]))

@@ -66,15 +66,7 @@ def flatten(spec: CaptureSpec, timeline: Timeline) -> Events:
     op_offset = np.cumsum([0] + [len(program.ops) for program in programs])
     launch_counts = [len(programs[step.program].launches) for step in timeline.steps]
     launch_offset = np.cumsum([0, *launch_counts])
-    start = np.concatenate([step.start for step in timeline.steps], axis=1)
-    end = np.concatenate([step.end for step in timeline.steps], axis=1)
-    edge = 0
-    for step in timeline.steps:
-        # the steps keep views, so that nothing is held twice
-        width = step.start.shape[1]
-        step.start, step.end = start[:, edge : edge + width], end[:, edge : edge + width]
-        edge += width
-    executed = np.ones(start.shape, bool)
+    executed = np.ones(timeline.start.shape, bool)
     edge = 0
     for step in timeline.steps:
         width = step.start.shape[1]
@@ -83,8 +75,8 @@ def flatten(spec: CaptureSpec, timeline: Timeline) -> Events:
         edge += width
     order = [step.program for step in timeline.steps]
     events = Events(
-        start=start,
-        end=end,
+        start=timeline.start,
+        end=timeline.end,
         kept=executed.copy(),
         executed=executed,
         step=np.repeat(np.arange(len(order)), [len(programs[p].ops) for p in order]),

@@ -96,6 +96,7 @@ class Program:
         stall_points: per fault index, the operations that its stalls delay.
         range_text: the engine's range of this step; `{i}` is the iteration.
         tokens_out: tokens that the step yields.
+        root: operations that their launch call itself makes wait: the first of each stream in it.
     """
 
     key: tuple[str, int, int]
@@ -117,7 +118,7 @@ class Program:
     after: Ints
     owner: Ints
     launch: Ints
-    first_of_launch: Bools
+    root: Bools
     compute: Bools
     collective: Ints
     graph: Ints
@@ -371,12 +372,15 @@ def build_program(spec: CaptureSpec, stretch: Stretch, number: int, scale: float
     ops = [_priced(spec, op, scale) for op in builder.ops]
     launches = _launches(spec, stretch, ops, number)
     launch = np.zeros(len(ops), np.int64)
-    first = np.zeros(len(ops), bool)
+    roots = np.zeros(len(ops), bool)
     graph = np.full(len(ops), -1, np.int64)
     for index, plan in enumerate(launches):
         launch[plan.first : plan.last] = index
         graph[plan.first : plan.last] = plan.graph
-        first[plan.first] = True
+        seen: set[int] = set()
+        for i in range(plan.first, plan.last):
+            roots[i] = ops[i].stream not in seen
+            seen.add(ops[i].stream)
     gap = np.array([_gap(spec, ops, i, graph) for i in range(len(ops))])
     collective, count = np.full(len(ops), -1, np.int64), -1
     for i, op in enumerate(ops):
@@ -411,7 +415,7 @@ def build_program(spec: CaptureSpec, stretch: Stretch, number: int, scale: float
         after=np.array([op.after for op in ops]),
         owner=np.array([op.owner for op in ops]),
         launch=launch,
-        first_of_launch=first,
+        root=roots,
         compute=np.array(is_compute),
         collective=collective,
         graph=graph,

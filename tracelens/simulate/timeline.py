@@ -11,7 +11,7 @@ members, once the last has arrived and the transfer is done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +59,18 @@ class StepTimes:
 
 @dataclass(eq=False)
 class Timeline:
-    """All programs and all timed steps of a capture."""
+    """All programs and all timed steps of a capture.
 
-    programs: list[Program] = field(default_factory=list)
-    steps: list[StepTimes] = field(default_factory=list)
+    Attributes:
+        programs: each kind of step once.
+        steps: in order; their `start` and `end` are views of the arrays here.
+        start, end: ranks x operations of all steps.
+    """
+
+    programs: list[Program]
+    steps: list[StepTimes]
+    start: Ints
+    end: Ints
 
 
 class _Clockwork:
@@ -88,22 +96,29 @@ class _Clockwork:
 
 def run(spec: CaptureSpec) -> Timeline:
     """Time every step of the capture."""
-    timeline = Timeline()
+    programs: list[Program] = []
     known: dict[tuple[str, int, int], int] = {}
-    state = _Clockwork(spec)
     scale = _compute_scale(spec)
-    index = 0
+    plan: list[tuple[int, int]] = []
     for stretch in spec.stretches():
         key = (stretch.kind, stretch.batch, stretch.tokens if stretch.kind in ("prefill", "mixed") else 0)
         if key not in known:
-            known[key] = len(timeline.programs)
+            known[key] = len(programs)
             factor = scale * _mixed_factor(spec, stretch, scale)
-            timeline.programs.append(build_program(spec, stretch, known[key], factor))
-        for step in range(stretch.steps):
-            idle = stretch.idle_after_ns if step + 1 == stretch.steps else 0
-            timeline.steps.append(_step(state, timeline.programs[known[key]], known[key], index, idle))
-            index += 1
-    return timeline
+            programs.append(build_program(spec, stretch, known[key], factor))
+        plan += [
+            (known[key], stretch.idle_after_ns if step + 1 == stretch.steps else 0) for step in range(stretch.steps)
+        ]
+    widths = [len(programs[number].ops) for number, _ in plan]
+    start, end = (np.empty((spec.ranks, sum(widths)), np.int64) for _ in range(2))
+    state = _Clockwork(spec)
+    steps: list[StepTimes] = []
+    edge = 0
+    for index, ((number, idle), width) in enumerate(zip(plan, widths, strict=True)):
+        place = slice(edge, edge + width)
+        steps.append(_step(state, programs[number], number, index, idle, start[:, place], end[:, place]))
+        edge += width
+    return Timeline(programs, steps, start, end)
 
 
 def _compute_scale(spec: CaptureSpec) -> float:
@@ -129,7 +144,10 @@ def _mixed_factor(spec: CaptureSpec, stretch: Stretch, scale: float) -> float:
     return max(target - fixed - spec.bubble_ns, 1.0) / float(mixed.duration[mixed.compute].sum())
 
 
-def _step(state: _Clockwork, program: Program, number: int, index: int, idle_after: int) -> StepTimes:
+def _step(
+    state: _Clockwork, program: Program, number: int, index: int, idle_after: int, start: Ints, end: Ints
+) -> StepTimes:
+    """Time one step into `start` and `end`."""
     spec, rng, ranks = state.spec, state.rng, state.spec.ranks
     warm_up = index < spec.warm_up_steps
     late_rank = -1
@@ -153,13 +171,13 @@ def _step(state: _Clockwork, program: Program, number: int, index: int, idle_aft
     begin = _host_begin(state)
     launch_begin = begin[:, None] + np.cumsum(cost + call, axis=1) - call
     floor = np.full(duration.shape, NEVER)
-    first = program.first_of_launch
-    floor[:, first] = launch_begin + latency
+    roots = np.flatnonzero(program.root)
+    floor[:, roots] = (launch_begin + latency)[:, program.launch[roots]]
     if present is not None:
         floor[~present] = NEVER
-    start, end = _execute(state, program, index, duration, gap, floor, launch_begin, latency)
+    _execute(state, program, index, duration, gap, floor, launch_begin, latency, start, end)
     for stream in np.unique(program.stream):
-        state.ready[int(stream)] = end[:, np.flatnonzero(program.stream == stream)[-1]]
+        state.ready[int(stream)] = end[:, np.flatnonzero(program.stream == stream)[-1]].copy()
     state.read_back_before, state.read_back = state.read_back, end[:, program.read_back] + spec.sync_ns
     launch_end = launch_begin + call
     state.host_free = launch_end[:, -1] + 500
@@ -259,9 +277,10 @@ def _execute(
     floor: Ints,
     launch_begin: Ints,
     latency: Ints,
-) -> tuple[Ints, Ints]:
-    """Start and end of every operation; `launch_begin` and `floor` move where a host stalls."""
-    start, end = np.empty_like(duration), np.empty_like(duration)
+    start: Ints,
+    end: Ints,
+) -> None:
+    """Fill start and end of every operation; `launch_begin` and `floor` move where a host stalls."""
     ready = {int(stream): state.stream(int(stream)) for stream in np.unique(program.stream)}
     stalls: dict[int, list[Stall]] = {}
     for fault_index, points in program.stall_points.items():
@@ -292,7 +311,6 @@ def _execute(
             start[:, first:last] = lead + np.maximum(before[:, None], bound)
             end[:, first:last] = start[:, first:last] + duration[:, first:last]
         ready[stream] = end[:, last - 1]
-    return start, end
 
 
 def _stall(
@@ -308,7 +326,7 @@ def _stall(
     else:
         shift = np.full(len(floor), fault.stall_ns, np.int64)
     launch_begin[rows, launch:] += shift[rows, None]
-    later = np.flatnonzero(program.first_of_launch[op:]) + op
+    later = np.flatnonzero(program.root[op:]) + op
     floor[np.ix_(rows, later)] += shift[rows, None]
 
 
