@@ -143,6 +143,21 @@ class Result:
         for name, frame in self.tables.items():
             self.schemas[name].check(frame)
 
+    def figure(self) -> Any:
+        """The answer as a plotly figure (`plotly.graph_objects.Figure`); see `tracelens.views.figures.of`.
+
+        Raises:
+            LookupError: there is no figure for this kind of answer.
+        """
+        from tracelens.views import figures  # drawn only when asked for: frames themselves know no view
+
+        return figures.of(self)
+
+    def _repr_html_(self) -> str:
+        from tracelens.views.notebook import result_html
+
+        return result_html(self)
+
     def __getitem__(self, table: str) -> pl.DataFrame:
         return self.tables[table]
 

@@ -21,3 +21,9 @@ def test_hostile_names_are_escaped() -> None:
     assert "\x1b" not in page
     assert "&lt;/script&gt;" in page
     assert "<script" not in trace_html([HOSTILE], [0], [("marker", HOSTILE)], ())
+
+
+def test_a_result_shows_itself_and_draws_itself() -> None:
+    result = bucket_result(2)
+    assert result._repr_html_() == result_html(result)
+    assert [trace.name for trace in result.figure().data] == ["gemm", "collective", "attn", "norm", "idle"]

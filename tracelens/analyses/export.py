@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import polars as pl
 import pyarrow
@@ -153,17 +154,16 @@ def write_duckdb(trace: LoadedTrace, path: Path) -> list[ModelTable]:
         path: where; nothing may be there.
     """
     tables = model_tables(trace)
-    trace.db.execute(f"ATTACH {_text(str(path))} AS exported")
-    try:
+    # Rows cross as Arrow: the trace's own connection may no longer touch files once a query of the user's has run.
+    with duckdb.connect(str(path)) as exported:
         for table in tables:
-            target = f"exported.main.{_quoted(table.name)}"
-            source = f"SELECT {_listed(table)} FROM {_quoted(table.name)}"  # noqa: S608 - our own names
-            trace.db.execute(f"CREATE TABLE {target} AS {source}")
-            trace.db.execute(f"COMMENT ON TABLE {target} IS {_text(table.meaning)}")
+            target = _quoted(table.name)
+            exported.register("incoming", table_rows(trace, table))
+            exported.execute(f"CREATE TABLE {target} AS SELECT * FROM incoming")  # noqa: S608 - our own names
+            exported.unregister("incoming")
+            exported.execute(f"COMMENT ON TABLE {target} IS {_text(table.meaning)}")
             for column, meaning in table.columns.items():
-                trace.db.execute(f"COMMENT ON COLUMN {target}.{_quoted(column)} IS {_text(meaning)}")
-    finally:
-        trace.db.execute("DETACH exported")
+                exported.execute(f"COMMENT ON COLUMN {target}.{_quoted(column)} IS {_text(meaning)}")
     return tables
 
 

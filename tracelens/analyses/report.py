@@ -12,9 +12,15 @@ import polars as pl
 
 from tracelens.analyses import report_parts as parts
 from tracelens.analyses.buckets import BucketResult, buckets
+from tracelens.analyses.collectives import CollectivesResult, collectives
+from tracelens.analyses.compare import CompareResult
+from tracelens.analyses.gaps import GapsResult, gaps
 from tracelens.analyses.info import InfoResult, info
+from tracelens.analyses.scaling import ScalingResult
 from tracelens.analyses.selection import Selection
+from tracelens.analyses.skew import SkewResult, skew
 from tracelens.analyses.slices import aligned_windows, event_slices, parted, wait_slices
+from tracelens.analyses.steps import StepsResult, figures_per_step, steps
 from tracelens.errors import TracelensError
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
@@ -84,14 +90,39 @@ SLICES = Schema(
 )
 
 
+def _prefixed(prefix: str, schemas: Mapping[str, Schema]) -> dict[str, Schema]:
+    return {f"{prefix}_{name}": schema for name, schema in schemas.items()}
+
+
 class ReportResult(Result):
-    """The tables of a report; other analyses' tables keep their names, with a prefix where two would collide."""
+    """The tables of a report: those of other analyses, with a prefix where two would bear one name, and its own."""
 
     command: ClassVar[str] = "report"
-    schemas: ClassVar[Mapping[str, Schema]] = {}
-
-    def __post_init__(self) -> None:
-        """Checked where each table was made; a report only collects."""
+    schemas: ClassVar[Mapping[str, Schema]] = {
+        **_prefixed("compare", CompareResult.schemas),
+        "step_buckets": BucketResult.schemas["buckets"],
+        "buckets": BucketResult.schemas["buckets"],
+        "kernels": BucketResult.schemas["kernels"],
+        "summary": StepsResult.schemas["summary"],
+        "step_points": STEP_POINTS,
+        "collective_split": SPLIT,
+        "operations": CollectivesResult.schemas["operations"],
+        "rank_operations": CollectivesResult.schemas["rank_operations"],
+        "verdict": SkewResult.schemas["verdict"],
+        "skew_ranks": SkewResult.schemas["ranks"],
+        "clock": SkewResult.schemas["clock"],
+        "set_aside": SkewResult.schemas["set_aside"],
+        "waits": WAITS,
+        "position_waits": POSITION_WAITS,
+        "arrivals": ARRIVALS,
+        "causes": GapsResult.schemas["causes"],
+        "edges": GapsResult.schemas["edges"],
+        "slices": SLICES,
+        "exports": InfoResult.schemas["exports"],
+        "ranks": InfoResult.schemas["ranks"],
+        "ledger": InfoResult.schemas["ledger"],
+        **_prefixed("scaling", ScalingResult.schemas),
+    }
 
 
 def report(trace: LoadedTrace, *, compared: Result | None = None, scaled: Result | None = None) -> ReportResult:
@@ -125,7 +156,6 @@ class _Page:
     def __init__(self, trace: LoadedTrace) -> None:
         self.trace = trace
         self.tables: dict[str, pl.DataFrame] = {}
-        self.schemas: dict[str, Schema] = {}
         self.sentences: dict[str, tuple[str, ...]] = {}
         self.notices: list[Notice] = []
         self.provenance: dict[str, Any] = {}
@@ -136,25 +166,22 @@ class _Page:
         ordered = ("compare", "skew", "steps", "collectives", "gaps", "bucket", "scaling")
         sentences = [text for part in ordered for text in self.sentences.get(part, ())]
         notices = sorted(set(self.notices), key=lambda one: (one.severity != "warning", one.code, one.message))
-        result = ReportResult(self.tables, tuple(notices), self.provenance, tuple(dict.fromkeys(sentences)))
-        object.__setattr__(result, "schemas", self.schemas)
-        return result
+        tables = {name: self.tables[name] for name in ReportResult.schemas if name in self.tables}
+        return ReportResult(tables, tuple(notices), self.provenance, tuple(dict.fromkeys(sentences)))
 
     def take(self, result: Result, names: Mapping[str, str]) -> None:
         """The tables of another answer under the names given, its sentences, notices and provenance."""
         for name, new in names.items():
             if name in result.tables:
                 self.tables[new] = result.tables[name]
-                self.schemas[new] = result.schemas[name]
         self.sentences[result.command] = result.sentences
         self.notices.extend(result.notices)
         if result.command not in ("compare", "scaling"):
             for key, value in result.provenance.items():
                 self.provenance.setdefault(key, value)
 
-    def put(self, name: str, schema: Schema, frame: pl.DataFrame) -> None:
-        self.tables[name] = schema.frame(frame)
-        self.schemas[name] = schema
+    def put(self, name: str, frame: pl.DataFrame) -> None:
+        self.tables[name] = ReportResult.schemas[name].frame(frame)
 
     def attempt(self, what: str, make: Callable[[], T]) -> T | None:
         """`make()`, or null and a notice where the capture cannot answer."""
@@ -165,8 +192,6 @@ class _Page:
             return None
 
     def steps(self) -> None:
-        from tracelens.analyses.steps import step_figures, steps
-
         answer = self.attempt("steps", lambda: steps(self.trace))
         if answer is None:
             return
@@ -174,20 +199,20 @@ class _Page:
         if "steps" not in answer.tables:
             return
         shown = answer.tables["steps"].select("rank", "step")
-        figures = step_figures(self.trace).join(shown, on=["rank", "step"], how="semi", maintain_order="left")
+        figures = figures_per_step(self.trace).join(shown, on=["rank", "step"], how="semi", maintain_order="left")
         latencies = parts.step_latencies(figures)
         points = parts.shown_steps(latencies)
-        self.put("step_points", STEP_POINTS, points)
+        self.put("step_points", points)
         self.provenance["step_count"] = latencies.height
         if points.height < latencies.height:
             self._cut("steps", points.height, latencies.height, "the slowest, and every n-th of the others")
         self.figures, self.chosen = figures, parts.choose_steps(latencies)
         if self.chosen is None:
             return
-        self.put("collective_split", SPLIT, parts.collective_split(figures, self.chosen))
+        self.put("collective_split", parts.collective_split(figures, self.chosen))
         waits = parts.waits_by_step(figures, self.chosen)
         if waits.height:
-            self.put("waits", WAITS, waits)
+            self.put("waits", waits)
         self.attempt("timeline", self._slices)
         self.attempt("budget of a typical step", self._step_budget)
 
@@ -208,7 +233,7 @@ class _Page:
             views.append(
                 rows.with_columns(pl.lit(view).alias("view"), pl.lit(step).alias("step"), pl.col("start_ns") - origin)
             )
-        self.put("slices", SLICES, pl.concat(views))
+        self.put("slices", pl.concat(views))
         if cut:
             self.notices.append(
                 Notice("timeline-cut", "info", "the shortest slices of the two steps drawn are left out", "", cut)
@@ -222,13 +247,11 @@ class _Page:
         one_step = self.trace.with_options(ranks=tuple(window["rank"]), steps=None, phase=None, time_s=None)
         words = f"step {chosen.typical}"
         one_step.memo("selection", lambda: Selection(window, False, words))
-        self.put("step_buckets", BucketResult.schemas["buckets"], buckets(one_step)["buckets"])
+        self.put("step_buckets", buckets(one_step)["buckets"])
         self.provenance["typical_step"] = chosen.typical
         self.provenance["worst_step"] = chosen.worst
 
     def skew(self) -> None:
-        from tracelens.analyses.skew import skew
-
         answer = self.attempt("skew", lambda: skew(self.trace))
         if answer is None:
             return
@@ -238,20 +261,16 @@ class _Page:
         rows = parts.arrivals(self.trace, self.figures)
         if rows.is_empty():
             return
-        self.put("arrivals", ARRIVALS, parts.arrival_quantiles(rows))
+        self.put("arrivals", parts.arrival_quantiles(rows))
         if self.chosen is not None:
-            self.put("position_waits", POSITION_WAITS, parts.waits_by_position(rows, self.figures, self.chosen))
+            self.put("position_waits", parts.waits_by_position(rows, self.figures, self.chosen))
 
     def collectives(self) -> None:
-        from tracelens.analyses.collectives import collectives
-
         answer = self.attempt("collectives", lambda: collectives(self.trace))
         if answer is not None:
             self.take(answer, {"operations": "operations", "rank_operations": "rank_operations"})
 
     def gaps(self) -> None:
-        from tracelens.analyses.gaps import gaps
-
         answer = self.attempt("gaps", lambda: gaps(self.trace))
         if answer is None:
             return

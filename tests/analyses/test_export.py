@@ -1,0 +1,109 @@
+"""What leaves for other tools holds what the model holds: counts and times equal to the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from tracelens.analyses.export import model_tables, picture, write_duckdb
+from tracelens.analyses.slices import event_slices, parted, wait_slices
+from tracelens.api import Trace, load
+from tracelens.cli import run
+from tracelens.views.perfetto import TraceFrames, lines
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def trace() -> Iterator[Trace]:
+    with load(next((FIXTURES / "slow_rank_tp4").glob("*.sqlite")), use_cache=False) as loaded:
+        yield loaded
+
+
+def spans(trace: Trace) -> pl.DataFrame:
+    return trace.sql(
+        "SELECT rank, min(start_ns) AS start_ns, max(end_ns) + 1 AS end_ns FROM event GROUP BY rank ORDER BY rank"
+    )
+
+
+def test_every_event_is_drawn_once_with_its_length(trace: Trace) -> None:
+    drawn = pl.concat(list(picture(trace).events))
+    counted = trace.sql(
+        "SELECT rank, count(*) AS n, sum(end_ns - start_ns)::BIGINT AS length FROM event GROUP BY rank ORDER BY rank"
+    )
+    assert (
+        drawn.group_by("rank").agg(pl.len().alias("n"), pl.col("duration_ns").sum()).sort("rank").rows()
+        == counted.rows()
+    )
+
+
+def test_runs_of_buckets_sum_to_the_budget(trace: Trace) -> None:
+    runs = pl.concat(list(picture(trace).buckets)).group_by("rank", "bucket").agg(pl.col("duration_ns").sum())
+    budget = trace.buckets()["buckets"].filter((pl.col("bucket") != "idle") & (pl.col("elapsed_ns") > 0))
+    assert set(runs.rows()) == set(budget.select("rank", "bucket", "elapsed_ns").rows())
+
+
+def test_waits_and_transfers_sum_to_the_collectives(trace: Trace) -> None:
+    events, waits = event_slices(trace, spans(trace)), wait_slices(trace, spans(trace))
+    cut = parted(events, waits)
+    assert cut["duration_ns"].sum() == events["duration_ns"].sum()
+    assert waits.height > 0
+    matched = events.join(waits, on="event_id", how="semi")["duration_ns"].sum()
+    assert cut.filter(pl.col("kind").is_in(["wait", "transfer"]))["duration_ns"].sum() == matched
+
+
+def test_the_trace_file_counts_as_the_tables_do(trace: Trace) -> None:
+    drawn = picture(trace)
+    frames = TraceFrames(
+        drawn.ranks, drawn.events, drawn.origin_ns, drawn.steps, drawn.waits, drawn.buckets, drawn.gaps, drawn.metadata
+    )
+    events = [json.loads(line) for line in lines(frames)]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert min(event["ts"] for event in slices) >= 0
+    assert drawn.waits is not None
+    assert drawn.steps is not None
+    assert sum(event["cat"] == "step" for event in slices) == drawn.steps.height
+    assert sum(event["cat"] == "transfer" for event in slices) == drawn.waits.height
+    waiting = drawn.waits.filter(pl.col("last_arrival_ns") > pl.col("arrival_ns"))
+    assert sum(event["cat"] == "wait" for event in slices) == waiting.height
+    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) > 0
+
+
+def test_duckdb_holds_tables_and_comments_but_no_host(trace: Trace, tmp_path: Path) -> None:
+    tables = write_duckdb(trace, tmp_path / "x.duckdb")
+    assert {table.name for table in tables} >= {"event", "kernel_name", "rank", "export", "launch", "nvtx"}
+    with duckdb.connect(str(tmp_path / "x.duckdb"), read_only=True) as copy:
+        for table in tables:
+            count = f'SELECT count(*) FROM "{table.name}"'
+            assert copy.execute(count).fetchall() == trace.db.execute(count).fetchall()
+        bare = copy.execute(
+            "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal"
+        )
+        assert bare.fetchall() == []
+        assert copy.execute("SELECT * FROM duckdb_columns() WHERE column_name = 'hostname'").fetchall() == []
+
+
+def test_every_model_table_says_what_it_is(trace: Trace) -> None:
+    for table in model_tables(trace):
+        assert table.meaning
+        assert all(table.columns.values()), f"a column of {table.name} has no meaning"
+
+
+def test_export_command_writes_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(next((FIXTURES / "decode_tp2").glob("*.sqlite")))
+    for name in ("x.json", "x.json.gz", "x.duckdb", "x.parquet"):
+        assert run(["export", source, "-o", str(tmp_path / name), "--no-cache"]) == 0
+        assert (tmp_path / name).stat().st_size > 1000
+    assert json.loads((tmp_path / "x.json").read_bytes())["displayTimeUnit"] == "ns"
+    assert pq.read_schema(tmp_path / "x.parquet").metadata[b"comment"].startswith(b"One row per execution")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert run(["export", source, "-o", str(tmp_path / "x.json")]) == 2
+    assert run(["export", source, "-o", str(tmp_path / "x.txt")]) == 2
+    assert run(["export", source]) == 2
+    assert "use --force" in capsys.readouterr().err
