@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracelens.analyses.launch_clock import LaunchClock
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import Ints, Timeline
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 
 CAUSES = (
     "idle",
@@ -43,19 +43,21 @@ _SLICE = 1 << 20
 
 @dataclass(frozen=True)
 class GapSlice:
-    """Consecutive gaps with their causes; every array is [gaps of the slice].
+    """Consecutive gaps with their causes.
 
     Attributes:
         low: place of the first in the occupancy's gaps.
-        row: int64, row of the step windows that holds the gap, -1 outside.
-        cause: uint8, place in `CAUSES`.
-        launch_start: int64 ns on the axis, begin of the launch call; NULL without a usable one.
+        row: int32 [gaps], row of the step windows that holds the gap, -1 outside.
+        cause: uint8 [gaps], place in `CAUSES`.
+        led: int64, places in the slice of the gaps that a usable launch call ended; the next three go with it.
+        launch_start: int64 ns on the axis, begin of the call.
         host_part, launch_part: int64 ns; NULL where the cause has none.
     """
 
     low: int
-    row: Ints
+    row: Codes
     cause: npt.NDArray[np.uint8]
+    led: Ints
     launch_start: Ints
     host_part: Ints
     launch_part: Ints
@@ -97,60 +99,58 @@ def _explain(
     part = slice(low, low + _SLICE)
     dry, start = occ.gap_start[part], occ.gap_end[part]
     before, after = occ.before[part], occ.after[part]
-    length = start - dry
-    call = tl.launch[after].astype(np.int64)
-    has_call = call >= 0
+    row, boundary = _windows(edges, dry, start)
+    inside = tl.in_graph[after] & tl.in_graph[before]
+    inside &= (tl.correlation[before] == tl.correlation[after]) & (tl.correlation[after] >= 0)
+    cause = np.where(boundary, STEP_BOUNDARY, IN_GRAPH).astype(np.uint8)
+    cause[_is_idle(edges, dry)] = IDLE
+    # Most gaps of a captured decode lie between nodes of one replay: only the rest asks for launch calls.
+    rest = np.flatnonzero(~inside | (cause != IN_GRAPH))
+    dry, start, before, after = dry[rest], start[rest], before[rest], after[rest]
+    if len(launches.begin) == 0:
+        cause[rest] = np.where(cause[rest] == IN_GRAPH, UNKNOWN, cause[rest])
+        none = np.empty(0, np.int64)
+        return GapSlice(low, row, cause, none, none, none, none)
+    call = tl.launch[after]
     safe = np.maximum(call, 0)
-    some = len(launches.begin) > 0
-    usable = has_call & launches.usable[safe] if some else has_call
-    leads = usable & (launches.first[safe] == after) if some else usable
-    begin = launches.begin[safe] if some else np.zeros(len(after), np.int64)
-    end = launches.end[safe] if some else begin
-    latency = typical[tl.rank_place[after], tl.launches.graph[safe].astype(np.int64) if some else 0]
-
-    window = np.searchsorted(edges.start, dry, side="right") - 1
-    held = (window >= 0) & (dry < edges.end[np.maximum(window, 0)]) if len(edges.start) else np.zeros(len(dry), bool)
-    row = np.where(held, edges.row[np.maximum(window, 0)], -1) if len(edges.start) else np.full(len(dry), -1)
-    following = np.minimum(window + 1, max(len(edges.start) - 1, 0))
-    boundary = (
-        (window + 1 < len(edges.start)) & (edges.start[following] <= start)
-        if len(edges.start)
-        else np.zeros(len(dry), bool)
-    )
-    at = np.searchsorted(edges.idle_start, dry)
-    idle = (
-        (at < len(edges.idle_start)) & (edges.idle_start[np.minimum(at, len(edges.idle_start) - 1)] == dry)
-        if len(edges.idle_start)
-        else np.zeros(len(dry), bool)
-    )
-    in_graph = (
-        tl.in_graph[before]
-        & tl.in_graph[after]
-        & (tl.correlation[before] == tl.correlation[after])
-        & (tl.correlation[after] >= 0)
-    )
+    usable = (call >= 0) & launches.usable[safe]
+    leads = usable & (launches.first[safe] == after)
+    begin, end = launches.begin[safe], launches.end[safe]
+    latency = typical[tl.rank_place[after], tl.launches.graph[safe].astype(np.int8)]
     in_flight = (dry < begin + latency) | (dry < end)
-    cause = np.select(
-        [
-            idle,
-            boundary,
-            in_graph,
-            ~usable,
-            leads & (begin >= dry),
-            leads & in_flight,
-            (tl.stream[before] == tl.stream[after]) & (length <= QUEUED_NS),
-        ],
-        [IDLE, STEP_BOUNDARY, IN_GRAPH, UNKNOWN, HOST_LATE, LAUNCH_LATENCY, BACK_TO_BACK],
+    queued = (tl.stream[before] == tl.stream[after]) & (start - dry <= QUEUED_NS)
+    told = np.select(
+        [~usable, leads & (begin >= dry), leads & in_flight, queued],
+        [UNKNOWN, HOST_LATE, LAUNCH_LATENCY, BACK_TO_BACK],
         DEPENDENCY,
-    ).astype(np.uint8)
-    parts = leads & np.isin(cause, (IDLE, STEP_BOUNDARY, HOST_LATE, LAUNCH_LATENCY))
-    host = np.clip(begin - dry, 0, length)
+    )
+    cause[rest] = np.where(cause[rest] == IN_GRAPH, told, cause[rest])
+    led = np.flatnonzero(leads)
+    dry, start, begin, end, latency = dry[led], start[led], begin[led], end[led], latency[led]
+    parts = np.isin(cause[rest[led]], (IDLE, STEP_BOUNDARY, HOST_LATE, LAUNCH_LATENCY))
     launched = np.minimum(start, np.maximum(end, begin + latency)) - np.maximum(begin, dry)
     return GapSlice(
         low=low,
         row=row,
         cause=cause,
-        launch_start=np.where(leads, begin, NULL),
-        host_part=np.where(parts, host, NULL),
+        led=rest[led],
+        launch_start=begin,
+        host_part=np.where(parts, np.clip(begin - dry, 0, start - dry), NULL),
         launch_part=np.where(parts, np.maximum(launched, 0), NULL),
     )
+
+
+def _windows(edges: StepEdges, dry: Ints, start: Ints) -> tuple[Codes, npt.NDArray[np.bool_]]:
+    """(row of the window that holds each gap or -1, whether the gap ends at an edge or contains one)."""
+    if len(edges.start) == 0:
+        return np.full(len(dry), -1, np.int32), np.zeros(len(dry), bool)
+    window = np.searchsorted(edges.start, dry, side="right") - 1
+    own = np.maximum(window, 0)
+    row = np.where((window >= 0) & (dry < edges.end[own]), edges.row[own], -1).astype(np.int32)
+    following = np.minimum(window + 1, len(edges.start) - 1)
+    return row, (window + 1 < len(edges.start)) & (edges.start[following] <= start)
+
+
+def _is_idle(edges: StepEdges, dry: Ints) -> Ints:
+    """Places of the gaps that are idle between requests: they begin where one of those does."""
+    return np.flatnonzero(np.isin(dry, edges.idle_start)) if len(edges.idle_start) else np.empty(0, np.int64)

@@ -10,15 +10,18 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
-from tracelens.analyses.gap_causes import CAUSES, NULL, GapSlice, StepEdges, explain
+from tracelens.analyses.gap_causes import CAUSES, NULL, StepEdges, explain
 from tracelens.analyses.launch_clock import LaunchClock, launch_clock, typical_latency
 from tracelens.analyses.occupancy import Occupancy, occupancy
-from tracelens.analyses.step_search import Steps, find_steps
+from tracelens.analyses.registered import register
+from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 
 _SQL = Path(__file__).with_suffix(".sql")
+
+_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -55,49 +58,49 @@ class Gaps:
 
 def find_gaps(trace: LoadedTrace) -> Gaps:
     """Find every gap of every rank and its cause, once per trace; registers `gap` in the database."""
-    result: Gaps = trace.memo("gaps", lambda: _find(trace))
+    gaps = search_gaps(trace)
+    register(trace, "gap", gaps, lambda: _register(trace, gaps))
+    return gaps
+
+
+def search_gaps(trace: LoadedTrace) -> Gaps:
+    """`find_gaps` without its table in the database."""
+    result: Gaps = trace.memo("gaps", lambda: _search(trace))
     return result
 
 
-def _find(trace: LoadedTrace) -> Gaps:
+def _search(trace: LoadedTrace) -> Gaps:
     tl = timeline(trace)
     occ = occupancy(trace)
-    steps = find_steps(trace)
+    steps = search_steps(trace)
     launches = launch_clock(tl, occ, aligned_clock(trace))
     typical, shown = typical_latency(tl, occ, launches)
     count = len(occ.gap_start)
     cause = np.zeros(count, np.uint8)
     row = np.full(count, -1, np.int32)
     step_cause_ns = np.zeros(steps.table.height * len(CAUSES), np.int64)
-    led: list[GapSlice] = []
-    places: list[Ints] = []
-    trace.run(_SQL, "create")
-    number = steps.table["step"].to_numpy()
+    none = np.empty(0, np.int64)
+    led = [(none, none, none, none)]
     for part in explain(tl, occ, launches, typical, _step_edges(tl, steps)):
         stretch = slice(part.low, part.low + len(part.cause))
         cause[stretch], row[stretch] = part.cause, part.row
         length = occ.gap_end[stretch] - occ.gap_start[stretch]
         held = part.row >= 0
         step_cause_ns += np.bincount(
-            part.row[held] * len(CAUSES) + part.cause[held], length[held], minlength=len(step_cause_ns)
+            part.row[held].astype(np.int64) * len(CAUSES) + part.cause[held],
+            length[held],
+            minlength=len(step_cause_ns),
         ).astype(np.int64)
-        kept = np.flatnonzero(part.launch_start != NULL)
-        places.append(kept + part.low)
-        led.append(
-            GapSlice(
-                part.low, kept, part.cause[kept], part.launch_start[kept], part.host_part[kept], part.launch_part[kept]
-            )
-        )
-        _append(trace, tl, occ, part, number)
-    none = np.empty(0, np.int64)
+        led.append((part.led + part.low, part.launch_start, part.host_part, part.launch_part))
+    places, launch_start, host_part, launch_part = (np.concatenate(parts) for parts in zip(*led, strict=True))
     return Gaps(
         occupancy=occ,
         cause=cause,
         row=row,
-        led=np.concatenate([none, *places]),
-        launch_start=np.concatenate([none, *(part.launch_start for part in led)]),
-        host_part=np.concatenate([none, *(part.host_part for part in led)]),
-        launch_part=np.concatenate([none, *(part.launch_part for part in led)]),
+        led=places,
+        launch_start=launch_start,
+        host_part=host_part,
+        launch_part=launch_part,
         step_cause_ns=step_cause_ns.reshape(-1, len(CAUSES)),
         typical=shown,
         shift_ns=launches.shift_ns,
@@ -113,35 +116,45 @@ def _step_edges(tl: Timeline, steps: Steps) -> StepEdges:
     return StepEdges(steps.window_start[order], steps.window_end[order], order, np.sort(idle))
 
 
-def _append(trace: LoadedTrace, tl: Timeline, occ: Occupancy, part: GapSlice, number: npt.NDArray[np.int32]) -> None:
-    stretch = slice(part.low, part.low + len(part.cause))
-    after = occ.after[stretch]
-    place = tl.rank_place[after]
-    shift = tl.shift[place]
-    step = pl.Series(number[np.maximum(part.row, 0)] if len(number) else np.zeros(len(after), np.int32))
-    frame = pl.DataFrame(
-        {
-            "rank": tl.ranks[place],
-            "start_ns": occ.gap_start[stretch] - shift,
-            "end_ns": occ.gap_end[stretch] - shift,
-            "cause": part.cause,
-            "before_event_id": tl.event_id[occ.before[stretch]],
-            "after_event_id": tl.event_id[after],
-        }
-    ).with_columns(
-        step=pl.when(pl.Series(part.row >= 0)).then(step),
-        launch_start_ns=nullable(part.launch_start, shift),
-        host_part_ns=nullable(part.host_part),
-        launch_part_ns=nullable(part.launch_part),
-    )
-    trace.db.register("found_gap", frame.to_arrow())
-    trace.run(_SQL, "append")
-    trace.db.unregister("found_gap")
+def _register(trace: LoadedTrace, gaps: Gaps) -> None:
+    tl, occ = timeline(trace), gaps.occupancy
+    number = search_steps(trace).table["step"].to_numpy()
+    trace.run(_SQL, "create")
+    for low in range(0, len(gaps.cause), _ROWS):
+        stretch = slice(low, low + _ROWS)
+        after, row = occ.after[stretch], gaps.row[stretch]
+        place = tl.rank_place[after]
+        shift = tl.shift[place]
+        first, last = np.searchsorted(gaps.led, [low, low + _ROWS])
+        led = gaps.led[first:last] - low
+        launch = np.full(len(after), NULL)
+        launch[led] = gaps.launch_start[first:last] - shift[led]
+        host, launched = np.full(len(after), NULL), np.full(len(after), NULL)
+        host[led], launched[led] = gaps.host_part[first:last], gaps.launch_part[first:last]
+        step = number[np.maximum(row, 0)] if len(number) else np.zeros(len(row), np.int32)
+        frame = pl.DataFrame(
+            {
+                "rank": tl.ranks[place],
+                "start_ns": occ.gap_start[stretch] - shift,
+                "end_ns": occ.gap_end[stretch] - shift,
+                "cause": gaps.cause[stretch],
+                "before_event_id": tl.event_id[occ.before[stretch]],
+                "after_event_id": tl.event_id[after],
+            }
+        ).with_columns(
+            step=pl.when(pl.Series(row >= 0)).then(pl.Series(step)),
+            launch_start_ns=nullable(launch),
+            host_part_ns=nullable(host),
+            launch_part_ns=nullable(launched),
+        )
+        trace.db.register("found_gap", frame.to_arrow())
+        trace.run(_SQL, "append")
+        trace.db.unregister("found_gap")
 
 
-def nullable(values: Ints, minus: Ints | int = 0) -> pl.Series:
-    """`values - minus` with NULL as null."""
-    return pl.select(pl.when(pl.Series(values != NULL)).then(pl.Series(values - minus))).to_series()
+def nullable(values: Ints) -> pl.Series:
+    """`values` with NULL as null."""
+    return pl.select(pl.when(pl.Series(values != NULL)).then(pl.Series(values))).to_series()
 
 
 def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:

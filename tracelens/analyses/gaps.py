@@ -11,9 +11,9 @@ import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.gap_causes import CAUSES, IDLE, NULL
-from tracelens.analyses.gap_search import Gaps, find_gaps
+from tracelens.analyses.gap_search import Gaps, find_gaps, search_gaps
 from tracelens.analyses.selection import select
-from tracelens.analyses.step_search import find_steps
+from tracelens.analyses.step_search import search_steps
 from tracelens.analyses.step_summary import whole_ns
 from tracelens.analyses.timeline import Ints, Timeline, timeline
 from tracelens.frames import Column, Notice, Result, Schema
@@ -101,8 +101,8 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     Raises:
         SelectionError: the selection holds no time.
     """
-    found = find_gaps(trace)
-    steps = find_steps(trace)
+    found = search_gaps(trace)
+    steps = search_steps(trace)
     tl = timeline(trace)
     cut = _cut(trace, tl, found)
     hidden = [rank for rank, shown in found.opaque.items() if not shown]
@@ -215,7 +215,7 @@ def _causes(trace: LoadedTrace, frame: pl.DataFrame, ranks: list[int]) -> pl.Dat
 
 def _per_step(trace: LoadedTrace) -> pl.DataFrame:
     """Mean gap time per rank and cause over the selected complete steps outside warm-up."""
-    found, steps = find_gaps(trace), find_steps(trace).table
+    found, steps = search_gaps(trace), search_steps(trace).table
     use = pl.col("complete_on_all") & ~pl.col("warm_up")
     if trace.options.steps is not None:
         use &= pl.col("step").is_between(*trace.options.steps)
@@ -254,7 +254,7 @@ def _edges(tl: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _every(trace: LoadedTrace, tl: Timeline, found: Gaps, frame: pl.DataFrame) -> pl.DataFrame:
-    numbers = find_steps(trace).table["step"]
+    numbers = search_steps(trace).table["step"]
     gap = frame["gap"].to_numpy()
     row = found.row[gap]
     place = np.searchsorted(tl.ranks, frame["rank"].to_numpy())

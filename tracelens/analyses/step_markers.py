@@ -151,9 +151,7 @@ def _members_of_ranges(
         if len(marks)
         else np.full(len(tl), -1)
     )
-    used, local = np.unique(key, return_inverse=True)
-    if len(used) and used[0] == -1:
-        used, local = used[1:], local - 1
+    used, local = _dense(key, len(tl.ranks) * max(len(marks), 1))
     mark = order[used % max(len(marks), 1)] if len(used) else np.empty(0, np.int64)
     texts = marks["text"].to_list()
     chosen = [texts[place] for place in mark.tolist()]
@@ -172,7 +170,15 @@ def _members_of_ranges(
         schema=STEP_SCHEMA,
     )
     grammar = told[0].grammar if told else "nobody"
-    return local.astype(np.int32), steps, grammar
+    return local, steps, grammar
+
+
+def _dense(key: Ints, bound: int) -> tuple[Ints, Codes]:
+    """(used keys ascending, place of each key among them or -1); keys are below `bound`, -1 for none."""
+    present = np.zeros(bound, bool)
+    present[key[key >= 0]] = True
+    place = np.cumsum(present, dtype=np.int32) - 1
+    return np.flatnonzero(present), np.where(key >= 0, place[np.maximum(key, 0)], OUTSIDE).astype(np.int32)
 
 
 def _other_threads(tl: Timeline, marks: pl.DataFrame, of_call: Codes) -> Codes:

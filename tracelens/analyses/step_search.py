@@ -17,6 +17,7 @@ import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.occupancy import occupancy
+from tracelens.analyses.registered import register
 from tracelens.analyses.step_choice import ACCEPTED, choose_marker
 from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
@@ -71,7 +72,14 @@ def find_steps(trace: LoadedTrace) -> Steps:
     Raises:
         SelectionError, UsageError: the marker that was asked for marks nothing, or is no regular expression.
     """
-    result: Steps = trace.memo("steps", lambda: _find(trace))
+    steps = search_steps(trace)
+    register(trace, "step", steps, lambda: _register(trace, timeline(trace), steps))
+    return steps
+
+
+def search_steps(trace: LoadedTrace) -> Steps:
+    """`find_steps` without its tables in the database."""
+    result: Steps = trace.memo("steps", lambda: _search(trace))
     return result
 
 
@@ -81,7 +89,7 @@ def step_windows(trace: LoadedTrace) -> pl.DataFrame:
     Warm-up steps count only where `--steps` names them.
     """
     options = trace.options
-    rows = find_steps(trace).table
+    rows = search_steps(trace).table
     if options.steps is not None:
         rows = rows.filter(pl.col("step").is_between(*options.steps))
     if options.phase is not None:
@@ -91,7 +99,7 @@ def step_windows(trace: LoadedTrace) -> pl.DataFrame:
     )
 
 
-def _find(trace: LoadedTrace) -> Steps:
+def _search(trace: LoadedTrace) -> Steps:
     tl = timeline(trace)
     choice = choose_marker(trace, tl)
     windows = cut_windows(tl, occupancy(trace), aligned_clock(trace), choice.marking.member, len(choice.marking))
@@ -106,7 +114,7 @@ def _find(trace: LoadedTrace) -> Steps:
     rows = rows[order]
     facts, conservation = _facts(tl, trace, rows, member, windows, choice.marking)
     table = _table(tl, rows)
-    steps = Steps(
+    return Steps(
         table=table,
         member=member,
         window_start=rows["edge"].to_numpy(),
@@ -117,8 +125,6 @@ def _find(trace: LoadedTrace) -> Steps:
         conservation=conservation,
         notices=_notices(trace, choice.refused, choice.marking, rows, facts),
     )
-    _register(trace, tl, steps)
-    return steps
 
 
 def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame:

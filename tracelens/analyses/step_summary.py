@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
-from tracelens.analyses.step_search import Steps, find_steps
+from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Schema
 from tracelens.trace import LoadedTrace
@@ -39,7 +39,7 @@ SUMMARY = Schema(
 
 
 def summarise(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
-    """The summary of `step_figures` rows: columns of `SUMMARY`, ordered by phase and rung."""
+    """The summary of `figures_per_step` rows: columns of `SUMMARY`, ordered by phase and rung."""
     whole = rows.filter(pl.col("complete_on_all") & ~pl.col("warm_up"))
     each = _per_step(whole)
     summary = (
@@ -94,7 +94,7 @@ def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     members = aligned_clock(trace).members.filter(pl.col("wait_ns").is_not_null() & pl.col("instance").is_not_null())
     if members.is_empty() or rows.is_empty():
         return empty
-    found, tl = find_steps(trace), timeline(trace)
+    found, tl = search_steps(trace), timeline(trace)
     place = np.searchsorted(tl.event_id, members["event_id"].to_numpy())
     row = found.member[np.minimum(place, len(tl) - 1)]
     at = np.maximum(row, 0)

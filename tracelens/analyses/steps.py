@@ -11,15 +11,15 @@ import polars as pl
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.exposure import exposure
 from tracelens.analyses.gap_causes import CAUSES
-from tracelens.analyses.gap_search import Gaps, find_gaps
+from tracelens.analyses.gap_search import Gaps, search_gaps
 from tracelens.analyses.occupancy import occupancy
-from tracelens.analyses.step_search import Steps, find_steps, step_windows
+from tracelens.analyses.step_search import Steps, find_steps, search_steps, step_windows
 from tracelens.analyses.step_summary import SUMMARY, sentences, summarise
 from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
 
-__all__ = ["STEPS", "Steps", "StepsResult", "find_steps", "step_figures", "step_windows", "steps"]
+__all__ = ["STEPS", "Steps", "StepsResult", "figures_per_step", "find_steps", "step_windows", "steps"]
 
 _NAMED = ("host_late", "launch_latency", "in_graph", "back_to_back", "step_boundary")
 
@@ -69,15 +69,15 @@ def steps(trace: LoadedTrace) -> StepsResult:
     Raises:
         SelectionError, UsageError: the marker that was asked for marks nothing, or is no regular expression.
     """
-    found = find_steps(trace)
-    gaps = find_gaps(trace)
+    found = search_steps(trace)
+    gaps = search_gaps(trace)
     provenance = (
         trace.provenance() | found.facts | {"host_shift_ns": [gaps.shift_ns[key] for key in sorted(gaps.shift_ns)]}
     )
     notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *gaps.notices, *_opaque(gaps))
     if not len(found.marking):
         return StepsResult(tables={}, notices=notices, provenance=provenance)
-    rows = _selected(trace, step_figures(trace))
+    rows = _selected(trace, figures_per_step(trace))
     summary = summarise(trace, rows)
     return StepsResult(
         tables={"steps": STEPS.frame(rows.rename({"edge_ns": "start_ns"})), "summary": SUMMARY.frame(summary)},
@@ -87,7 +87,7 @@ def steps(trace: LoadedTrace) -> StepsResult:
     )
 
 
-def step_figures(trace: LoadedTrace) -> pl.DataFrame:
+def figures_per_step(trace: LoadedTrace) -> pl.DataFrame:
     """`Steps.table` with every figure of a step beside it, nothing selected: the columns of `STEPS` and set,
     complete_on_all, window_end_ns, idle_after_ns, requests, tokens."""
     result: pl.DataFrame = trace.memo("step figures", lambda: _figures(trace))
@@ -95,7 +95,7 @@ def step_figures(trace: LoadedTrace) -> pl.DataFrame:
 
 
 def _figures(trace: LoadedTrace) -> pl.DataFrame:
-    found, gaps = find_steps(trace), find_gaps(trace)
+    found, gaps = search_steps(trace), search_gaps(trace)
     start, end = found.window_start, found.window_end
     exposed = exposure(trace)
     by_cause = gaps.step_cause_ns

@@ -4,33 +4,33 @@
 
 -- name: ranks
 -- One row per rank. Order: rank.
-SELECT rank, export, process, device, clock FROM rank WHERE rank IN (SELECT unnest($ranks::INTEGER[])) ORDER BY rank
+SELECT rank, export, process, device, clock FROM rank WHERE list_contains($ranks::INTEGER[], rank) ORDER BY rank
 
 -- name: events
 -- One row per event: the columns that every walk needs.
-SELECT event_id, rank, start_ns, end_ns, coalesce(stream, -1) AS stream, kind::UTINYINT AS kind, name_id FROM event WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
+SELECT event_id, rank, start_ns, end_ns, coalesce(stream, -1) AS stream, kind::UTINYINT AS kind, name_id FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: correlations
 -- One row per event: the id it shares with its launch call; null where the export has none.
-SELECT event_id, correlation FROM event WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
+SELECT event_id, correlation FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graph_nodes
 -- One row per event: the graph node it ran as; null outside graphs.
-SELECT event_id, graph_node FROM event WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
+SELECT event_id, graph_node FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: copy_kinds
 -- One row per copy between host and device, outside or inside graphs. copy_kind: 1 host to device, 2 device to host.
 SELECT event_id, copy_kind FROM event
-WHERE kind = 1 AND copy_kind IN (1, 2) AND rank IN (SELECT unnest($ranks::INTEGER[]))
+WHERE kind = 1 AND copy_kind IN (1, 2) AND list_contains($ranks::INTEGER[], rank)
 ORDER BY event_id
 
 -- name: launch_shapes
 -- One row per event: its launch shape; null for copies.
-SELECT event_id, shape FROM event WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
+SELECT event_id, shape FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graphs
 -- One row per event: the graph it ran in; null outside graphs and where the export has no graph ids.
-SELECT event_id, graph FROM event WHERE rank IN (SELECT unnest($ranks::INTEGER[]))
+SELECT event_id, graph FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graph_ids_recorded
 -- Whether the export names graphs at all.
