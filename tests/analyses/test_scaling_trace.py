@@ -1,0 +1,159 @@
+"""The mean step of simulated captures against their truth, and a whole sweep from captures alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.running import tracelens
+from tracelens.analyses.ladder import Setup
+from tracelens.analyses.ladder_trace import observed_ladder
+from tracelens.analyses.residual import TracedStep
+from tracelens.analyses.scaling import scaling
+from tracelens.analyses.scaling_points import Question, SweepPoint
+from tracelens.analyses.scaling_presets import model_shape
+from tracelens.analyses.scaling_trace import traced_step
+from tracelens.api import load
+from tracelens.errors import MissingDataError, SelectionError
+from tracelens.frames import Notice
+from tracelens.simulate import Capture, CaptureSpec, scenario, simulate, write
+
+SHAPE = model_shape("llama-3-8b")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Capture, Path]]:
+    """Llama-3-8B on 1, 2, 4 and 8 GPUs at 5 us per all-reduce; at 8, rank 5 makes the others wait 300 us a step."""
+    folder = tmp_path_factory.mktemp("sweep")
+    found = {}
+    for label, spec in scenario("scaling").items():
+        capture = simulate(replace(spec, steps=14))
+        (path,) = write(capture, folder / label)
+        found[spec.tp] = (capture, path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def traced(sweep: dict[int, tuple[Capture, Path]]) -> dict[int, tuple[TracedStep, list[Notice]]]:
+    found = {}
+    for tp, (_, path) in sweep.items():
+        with load(path) as trace:
+            found[tp] = traced_step(trace, tp, shape=SHAPE)
+    return found
+
+
+def test_the_mean_step_is_the_truths(
+    sweep: dict[int, tuple[Capture, Path]], traced: dict[int, tuple[TracedStep, list[Notice]]]
+) -> None:
+    """Step, waits, transfers and gaps per step are those of the simulator's own clock."""
+    capture, _ = sweep[8]
+    step, notices = traced[8]
+    truth = capture.truth
+    used = truth.steps.complete & ~truth.steps.warm_up
+    assert not notices
+    assert step.step_count == used.sum()
+    assert step.tokens == 1
+    assert step.step_ns == pytest.approx(truth.steps.step_ns[used].mean(), rel=1e-4)
+    assert step.wait_ns == pytest.approx(truth.steps.wait_ns[used].mean(), rel=0.02)
+    (all_reduce,) = step.all_reduces
+    assert (all_reduce.implementation, all_reduce.message_bytes) == ("custom_2stage", 8192)
+    assert all_reduce.call_count == 64
+    assert all_reduce.transfer_p50_ns == pytest.approx(5000, rel=0.02)
+    for cause, gap_ns in truth.steps.gap_ns.items():
+        if cause != "idle":
+            assert step.gaps_ns.get(cause, 0) == pytest.approx(gap_ns[used].mean(), abs=300), cause
+
+
+def test_the_parts_of_a_step_sum_to_it(traced: dict[int, tuple[TracedStep, list[Notice]]]) -> None:
+    for step, _ in traced.values():
+        parts = sum(step.compute_ns.values()) + sum(step.gaps_ns.values())
+        parts += sum(one.wait_ns + one.transfer_ns for one in step.collectives)
+        assert parts == pytest.approx(step.step_ns, abs=1)
+
+
+def test_a_sweep_of_captures_names_the_waiting(traced: dict[int, tuple[TracedStep, list[Notice]]]) -> None:
+    """The fit is off by far; against the traced 5 us the residual of TP 8 is waiting, and nothing is left over."""
+    points = [SweepPoint(tp, [], step) for tp, (step, _) in traced.items()]
+    result = scaling(points, Question(SHAPE))
+    eight = result.points.row(by_predicate=pl.col("tp") == 8, named=True)
+    assert eight["reference_source"] == "median transfer traced at TP 2"
+    assert eight["reference_lambda_us"] == pytest.approx(5, rel=0.02)
+    parts = {
+        name: eight[name]
+        for name in result.points.columns
+        if name.endswith("_us") and result.points.columns.index(name) > 11
+    }
+    assert max(parts, key=lambda name: abs(parts[name])) == "wait_us"
+    # Seven of eight ranks wait 300.8 us; the eighth computes longer by as much.
+    assert parts["wait_us"] == pytest.approx(300.8 * 7 / 8, rel=0.03)
+    assert parts["rest_us"] == pytest.approx(0, abs=0.02)
+    assert sum(parts.values()) == pytest.approx(eight["residual_us"], abs=1e-9)
+    fitted = dict(result.fit.select("parameter", "value").iter_rows())
+    assert fitted["lambda_at_largest_us"] > 9
+    assert "waiting for late ranks" in " ".join(result.sentences)
+    four = result.points.row(by_predicate=pl.col("tp") == 4, named=True)
+    assert four["wait_us"] < 15
+
+
+def test_the_command_reads_results_and_captures_together(
+    sweep: dict[int, tuple[Capture, Path]], tmp_path: Path
+) -> None:
+    words = []
+    for tp in (2, 8):
+        capture, path = sweep[tp]
+        truth = capture.truth.steps
+        seconds = float(np.median(truth.step_ns[truth.complete])) / 1e9
+        result = tmp_path / f"tp{tp}.jsonl"
+        result.write_text(
+            f'{{"batch_size": 1, "input_len": 128, "output_len": 128, "median_decode_latency": {seconds}}}\n'
+        )
+        words += ["--tp", f"{tp}={result},{path}"]
+    ran = tracelens("scaling", *words, "--model-preset", "llama-3-8b", "--format", "json")
+    assert ran.code == 0, ran.err
+    answer = ran.json
+    assert {row["statistic"] for row in answer["points"]} == {"median_decode_step"}
+    eight = answer["points"][-1]
+    assert eight["all_reduce_us"] > 500
+    assert eight["wait_us"] > 200
+    assert abs(eight["rest_us"]) < 10  # a median against means
+
+
+def test_one_rank_alone_cannot_tell_waiting(sweep: dict[int, tuple[Capture, Path]]) -> None:
+    with load(sweep[8][1], ranks=(0,)) as trace:
+        step, notices = traced_step(trace, 8, shape=SHAPE)
+    assert step.wait_ns == 0
+    assert step.transfer_p50_ns is None
+    assert "ranks-missing" in {notice.code for notice in notices}
+
+
+def test_a_rung_that_is_not_there(sweep: dict[int, tuple[Capture, Path]]) -> None:
+    with load(sweep[1][1]) as trace, pytest.raises(SelectionError, match="no complete decode step of 64 tokens"):
+        traced_step(trace, 1, tokens=64)
+
+
+def test_the_switch_between_batches(tmp_path: Path) -> None:
+    """Batches 8, 31, 32 and 64 in one capture: custom to 31 tokens, NCCL from 256 KiB."""
+    (path,) = write(simulate(replace(scenario("switch")["run"], steps=40)), tmp_path)
+    with load(path) as trace:
+        result = observed_ladder(trace, Setup("vllm", "9.0", 1), tp=None, width=4096)
+        by_rung = {tokens: traced_step(trace, 8, tokens=tokens, shape=SHAPE)[0] for tokens in (31, 32)}
+    assert result.observed.select("implementation", "message_bytes", "tokens", "agrees").rows() == [
+        ("custom_1stage", 8 * 8192, 8, True),
+        ("custom_1stage", 31 * 8192, 31, True),
+        ("nccl", 32 * 8192, 32, True),
+        ("nccl", 64 * 8192, 64, True),
+    ]
+    assert result.sentences[0] == (
+        "The all-reduce switches from custom_1stage at 248.0 KiB (31 tokens) to nccl at 256.0 KiB (32 tokens)."
+    )
+    assert [by_rung[tokens].all_reduces[0].label for tokens in (31, 32)] == ["custom_1stage_248KiB", "nccl_256KiB"]
+
+
+def test_a_capture_without_all_reduces_has_no_ladder(tmp_path: Path) -> None:
+    (path,) = write(simulate(CaptureSpec(tp=1, steps=12)), tmp_path)
+    with load(path) as trace, pytest.raises(MissingDataError, match="shows no all-reduce"):
+        observed_ladder(trace, Setup("vllm", "9.0", 8), tp=8, width=4096)
