@@ -83,8 +83,9 @@ def check_rules(maps: Sequence[RuleSet], names: pl.DataFrame) -> RuleCheckResult
     """
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
+    searched: dict[str, set[int]] = {}
     for one in maps:
-        lint = _Lint(one, names)
+        lint = _Lint(one, names, searched)
         found = lint.findings()
         rows += found
         sentences.append(lint.sentence(found))

@@ -30,8 +30,9 @@ class MapOnNames:
         broken: rule -> (kind, reason) of those.
     """
 
-    def __init__(self, ruleset: RuleSet, names: pl.DataFrame) -> None:
-        """Nothing is searched yet."""
+    def __init__(self, ruleset: RuleSet, names: pl.DataFrame, found: dict[str, set[int]]) -> None:
+        """Nothing is searched yet; `found` keeps what a pattern finds, for other maps on the same names."""
+        self._found = found
         self.ruleset = ruleset
         given = names["kernel_name"].to_list()
         known = set(given)
@@ -53,7 +54,7 @@ class MapOnNames:
                 text = f"not a regex: {pattern}; escape a literal ( [ * + ? . with a backslash"
                 self.broken[rule.position] = ("invalid", text)
                 continue
-            probe = exploding_probe(pattern, rule.pattern, longest)
+            probe = exploding_probe(rule.pattern, longest)
             if probe is not None:
                 text = f"searches {probe[:8]!r}... ({len(probe)} letters) for too long; take nested repeats apart"
                 self.broken[rule.position] = ("explodes", text)
@@ -62,8 +63,11 @@ class MapOnNames:
 
     def search(self, pattern: str, compiled: Any) -> set[int]:
         """Positions of the names that a pattern finds."""
-        everyone = range(len(self.names))
-        return matches(compiled, self.names, candidates(pattern, self.names, self.series, everyone))
+        if pattern not in self._found:
+            everyone = range(len(self.names))
+            among = candidates(pattern, self.names, self.series, everyone)
+            self._found[pattern] = matches(compiled, self.names, among)
+        return self._found[pattern]
 
     @cached_property
     def hits(self) -> dict[int, set[int]]:

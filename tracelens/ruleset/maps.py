@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ UNMATCHED_BUCKET = "misc"
 """The bucket of a name that no rule takes, in a map without a catch-all."""
 
 SEARCH_LIMIT_S = 1.0
-"""The longest that one pattern may search one name."""
+"""The longest that one pattern may search one name, in processor time."""
 
 PATTERN_LIMIT_S = 10.0
-"""The longest that one pattern may search all names of a call."""
+"""The longest that one pattern may search all names of a call, in processor time."""
 
 DEFAULT_MAP = "default"
 
@@ -114,7 +114,7 @@ class RuleSet:
     def _found(self, rule: Rule, pattern: Any, names: Sequence[str], among: Sequence[int]) -> list[int]:
         """Which of the names at the positions `among` the rule's pattern is found in."""
         search = pattern.search
-        deadline = time.perf_counter() + PATTERN_LIMIT_S
+        deadline = time.thread_time() + PATTERN_LIMIT_S
         found = []
         for index in among:
             try:
@@ -122,7 +122,7 @@ class RuleSet:
                     found.append(index)
             except TimeoutError as error:
                 raise self._too_slow(rule, names[index]) from error
-            if time.perf_counter() > deadline:
+            if time.thread_time() > deadline:
                 raise self._too_slow(rule, names[index])
         return found
 
@@ -204,6 +204,7 @@ class _Reader:
         self.text = text
         self.shown = shown
         self.at = 0
+        self._counted = (0, 1)
 
     def members(self, holder: str, kind: str, *, opens: bool) -> Iterator[tuple[str, int]]:
         """Keys of the object that starts here, each with its line; the caller reads the value in between."""
@@ -249,7 +250,9 @@ class _Reader:
 
     def _line(self) -> int:
         self._peek()
-        return self.text.count("\n", 0, self.at) + 1
+        start, line = self._counted
+        self._counted = (self.at, line + self.text.count("\n", start, self.at))
+        return self._counted[1]
 
     def _wrong(self, what: str) -> RuleError:
         return RuleError(
@@ -257,6 +260,7 @@ class _Reader:
         )
 
 
+@cache
 def shipped_maps() -> Mapping[str, Path]:
     """Name -> file of every shipped map: `default`, `vllm/llama`, ..., those in circulation too."""
     folder = rules_folder()

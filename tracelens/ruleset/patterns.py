@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import regex
@@ -51,22 +52,31 @@ def alternatives(pattern: str) -> list[str]:
     return [prefix + part for part in parts if part] or [pattern]
 
 
-def exploding_probe(compiled: Any, pattern: str, names: Iterable[str] = ()) -> str | None:
-    """A text on which the pattern searches for too long; null if none of the probes is one.
+def exploding_probe(pattern: str, names: Iterable[str] = ()) -> str | None:
+    """A text on which a pattern searches for too long; null if none of the probes is one, or it is no regex.
 
     Args:
-        compiled: the pattern, compiled by `regex`.
-        pattern: its text, whose own letters make the probes.
+        pattern: its own letters make the probes.
         names: real names to try as well.
     """
-    if not _REPEATS.search(pattern):
+    compiled = compiled_or_reason(pattern)
+    if isinstance(compiled, str) or not _REPEATS.search(pattern):
         return None
+    return _made_probe(pattern) or _first_slow(compiled, names)
+
+
+@cache
+def _made_probe(pattern: str) -> str | None:
     letters = list(dict.fromkeys([*re.findall(r"[A-Za-z0-9_ :<=,]", pattern), "a", "0", "_", " "]))[:24]
     # The engine gives up at once on a text without a letter that the pattern must have, so some probes open with all.
     opening = "".join(letters)
-    probes: list[str] = [letter * 2000 + "!" for letter in letters]
+    probes = [letter * 2000 + "!" for letter in letters]
     probes += [opening + letter * 2000 + "!" for letter in letters]
-    probes += [opening + "a0_" * 700 + "!", opening + "aA " * 700 + "!", *names]
+    probes += [opening + "a0_" * 700 + "!", opening + "aA " * 700 + "!"]
+    return _first_slow(regex.compile(pattern), probes)
+
+
+def _first_slow(compiled: Any, probes: Iterable[str]) -> str | None:
     for probe in probes:
         try:
             compiled.search(probe, timeout=PROBE_LIMIT_S)
@@ -87,6 +97,7 @@ def matches(compiled: Any, names: Sequence[str], among: Iterable[int]) -> set[in
     return found
 
 
+@cache
 def compiled_or_reason(pattern: str, *, ignore_case: bool = False) -> Any:
     """The compiled pattern, or the reason, a text, why it is not one."""
     try:
