@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 KERNELS_SHOWN = 15
 EDGES_SHOWN = 200
-SLICES_SHOWN = 8_000
-SLICES_PER_RANK = 400
+SLICES_PER_RANK = 1_000
+SLICES_SHOWN = 16_000
 
 STEP_POINTS = Schema(
     "one step that is drawn",
@@ -224,7 +224,7 @@ class _Page:
         for view, step in (("worst", chosen.worst), ("typical", chosen.typical)):
             window = parts.step_window(figures, chosen.set, step)
             rows = parted(event_slices(self.trace, window), wait_slices(self.trace, window))
-            limit = max(SLICES_SHOWN, SLICES_PER_RANK * window.height)
+            limit = min(SLICES_SHOWN, SLICES_PER_RANK * max(window.height, 4))
             if rows.height > limit:
                 cut += rows.height - limit
                 kept = rows.with_row_index("_at").sort(-pl.col("duration_ns"), "_at").head(limit).sort("_at")

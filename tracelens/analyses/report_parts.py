@@ -14,6 +14,8 @@ _SQL = Path(__file__).with_suffix(".sql")
 STEPS_SHOWN = 5_000
 STEP_BINS = 300
 POSITIONS_SHOWN = 400
+CELLS_SHOWN = 16_000
+"""Of a heat-map: with many ranks there are fewer columns, so that a page stays small."""
 QUANTILES = {"p05_ns": 0.05, "p25_ns": 0.25, "p50_ns": 0.5, "p75_ns": 0.75, "p95_ns": 0.95, "max_ns": 1.0}
 
 
@@ -125,7 +127,7 @@ def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_B
             "rank", first_step="step", last_step="step", wait_ns=pl.col("wait_ns").cast(pl.Int64)
         ).clear()
     low, high = int(str(mine["step"].min())), int(str(mine["step"].max()))
-    wide = -(-(high - low + 1) // bins)
+    wide = -(-(high - low + 1) // max(1, min(bins, CELLS_SHOWN // mine["rank"].n_unique())))
     return (
         mine.with_columns(((pl.col("step") - low) // wide).alias("_bin"))
         .group_by("rank", "_bin")
@@ -161,7 +163,7 @@ def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenS
     """Mean wait of each rank at each place in the step's sequence of collectives, over the main kind's steps.
 
     Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0), wait_ns,
-    instance_count. Places above POSITIONS_SHOWN are left out.
+    instance_count. Places above POSITIONS_SHOWN (with more than 40 ranks, fewer) are left out.
     """
     steps = _main(figures, chosen).select("step").unique()
     mine = rows.join(steps, on="step", how="semi", maintain_order="left")
@@ -169,10 +171,11 @@ def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenS
         return mine.select("communicator", "rank", "position", wait_ns="wait_ns", instance_count="position").clear()
     most = mine.group_by("communicator").agg(pl.col("wait_ns").sum()).sort(-pl.col("wait_ns"), "communicator")
     mine = mine.filter(pl.col("communicator") == most["communicator"][0])
+    limit = min(POSITIONS_SHOWN, CELLS_SHOWN // mine["rank"].n_unique())
     place = pl.col("position").rank("dense").over("step") - 1
     return (
         mine.with_columns(place.cast(pl.Int64).alias("position"))
-        .filter(pl.col("position") < POSITIONS_SHOWN)
+        .filter(pl.col("position") < limit)
         .group_by("communicator", "rank", "position")
         .agg(_whole(pl.col("wait_ns").mean()).alias("wait_ns"), pl.len().cast(pl.Int64).alias("instance_count"))
         .sort("rank", "position")

@@ -18,9 +18,9 @@ from tracelens.views.text import visible
 
 _SCRIPTS = ("base.js", "tables.js", "bars.js", "lines.js", "heat.js", "timeline.js", "main.js")
 _MARK = re.compile(r"<!--([A-Z]+)-->")
-# A table longer than this is embedded in part, and the page says so; timelines are cut where they are made.
+# A table longer than this is embedded in part, and the page says so; what a chart needs whole is bounded where it is made.
 ROWS_EMBEDDED = 6_000
-_UNCUT = frozenset({"slices"})
+_UNCUT = frozenset({"slices", "waits", "position_waits", "arrivals"})
 # The host's name belongs to `info` and `clock` alone: a report is passed around.
 _PRIVATE = ("hostname",)
 
@@ -104,8 +104,14 @@ def _verdicts(sentences: Sequence[str]) -> str:
     if not sentences:
         return '<p class="verdict">No verdict could be given; the notices say why.</p>'
     first, *rest = sentences
+    # The verdict's first sentence carries; what follows it explains.
+    lead, stop, more = first.partition(". ")
     items = "".join(f"<li>{_escape(sentence)}</li>" for sentence in rest)
-    return f'<p class="verdict">{_escape(first)}</p>' + (f'<ul class="findings">{items}</ul>' if items else "")
+    return (
+        f'<p class="verdict">{_escape(lead + stop.rstrip())}</p>'
+        + (f'<p class="because">{_escape(more)}</p>' if more else "")
+        + (f'<ul class="findings">{items}</ul>' if items else "")
+    )
 
 
 def _notices(notices: Sequence[Notice]) -> str:

@@ -105,11 +105,11 @@ function delta(figure, bar, block) {
       const value = table.value(block.value, row), y = top + line * pitch + (pitch - thick) / 2;
       const significant = table.has("significant") ? table.value("significant", row) : null;
       const colour = significant === false ? css("--idle") : css(value > 0 ? "--c5" : "--c0");
-      const name = word(table.text(block.category, row));
+      const raw = table.text(block.category, row), name = /[<(:]/.test(raw) || block.table.endsWith("kernels") ? raw : word(raw);
       const x0 = toX(Math.min(0, value)), x1 = toX(Math.max(0, value));
       const verdict = significant === null ? "no interval" : significant ? "significant" : "within noise";
       const text = `${name}\n${value > 0 ? "+" : ""}${time(value)} per step (${verdict})${table.has("status") && table.value("status", row) !== "same" ? `\n${word(table.text("status", row))}` : ""}`;
-      const mark = svg("rect", { class: "mark", x: x0, y, width: Math.max(1, x1 - x0), height: thick, rx: 2, fill: colour });
+      const mark = svg("rect", { class: "mark", x: x0, y, width: Math.max(1, x1 - x0), height: thick, rx: 2, fill: colour, "fill-opacity": significant === null ? 0.55 : 1 });
       hover(mark, text);
       root.append(svg("text", { class: "strong", x: left, y: y + thick / 2 + 4, "text-anchor": "end" }, shorten(name, Math.floor(left / 6.6))), mark);
       let end = x1;
@@ -125,7 +125,7 @@ function delta(figure, bar, block) {
     node.append(root);
     return marks;
   });
-  figure.append(el("p", { class: "note" }, "Orange is slower, blue is faster, grey is within noise."));
+  figure.append(el("p", { class: "note" }, "Orange is slower, blue is faster, grey is within noise; pale where no interval could be given."));
   numbers(figure, table, { title: block.title });
 }
 
