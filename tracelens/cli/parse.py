@@ -9,8 +9,10 @@ from pathlib import Path
 
 from tracelens.errors import UsageError
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _MOST_RANKS = 65_536
+_RANKS_END = 1 << 20
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -64,23 +66,32 @@ def rank_map(text: str) -> dict[int, tuple[str, int | None]]:
         UsageError: an entry cannot be read, or a rank or a GPU stands there twice.
     """
     entries = text.split(",")
-    if "=" not in text or Path(text).is_file():
+    if "=" not in text or _is_file(text):
         entries = _rank_map_file(Path(text))
     found: dict[int, tuple[str, int | None]] = {}
     for entry in entries:
         rank, equals, place = entry.strip().partition("=")
         path, colon, device = place.rpartition(":")
-        if not colon or not device.isdigit():
+        if not colon or not _NUMBER.fullmatch(device):
             path, device = place, ""
-        if not equals or not rank.strip().isdigit() or not path:
+        if not equals or not _NUMBER.fullmatch(rank.strip()) or not path:
             raise UsageError(
                 f"--rank-map: {entry.strip()!r} is not rank=path:device",
                 "Give it as 0=tp8.sqlite:0,1=tp8.sqlite:1 or as a file.",
             )
+        if int(rank) >= _RANKS_END:
+            raise UsageError(f"--rank-map gives rank {int(rank)}; no rank is that large", "")
         if int(rank) in found:
             raise UsageError(f"--rank-map gives rank {int(rank)} twice", "Give each GPU one rank.")
         found[int(rank)] = (path.strip(), int(device) if device else None)
     return found
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than any file's name
+        return False
 
 
 def _rank_map_file(path: Path) -> list[str]:

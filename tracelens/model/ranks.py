@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from tracelens.errors import RankError
 
@@ -247,9 +248,7 @@ def _by_map(
     ranks: dict[tuple[int, int, int], int] = {}
     for rank, (path, device) in sorted(rank_map.items()):
         where = f"{path}:{device}" if device is not None else path
-        matching = [
-            one for one in members if path in (one.shown, one.shown.rsplit("/", 1)[-1]) and device in (None, one.device)
-        ]
+        matching = [one for one in members if _same_file(one.shown, path) and device in (None, one.device)]
         if not matching:
             seen = ", ".join(f"{one.shown}:{one.device}" for one in members[:8])
             raise RankError(
@@ -274,3 +273,9 @@ def _by_map(
             "Give every GPU of the capture a rank.",
         )
     return ranks
+
+
+def _same_file(shown: str, path: str) -> bool:
+    """Whether a map's path names the file: as it was typed, or by its last parts."""
+    typed, named = (PurePath(one).parts for one in (shown, path))
+    return shown == path or typed[-len(named) :] == named
