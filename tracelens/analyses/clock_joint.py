@@ -9,11 +9,12 @@ import numpy as np
 
 from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock
 from tracelens.analyses.matching_instances import Bools
-from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM
+from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM, thin
 
 ACCEPT_NS = 5_000.0
 """Ends of one instance agree within this, or within 10 residuals where the residual is large."""
 
+_FIRST_PASS = 4_000
 _ROUNDS = 12
 _SETTLED_NS = 0.5
 
@@ -95,11 +96,12 @@ def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], referenc
     """
     current = list(clocks)
     # A step of a clock is located among all that pairs at all: near it, the first clocks may be wrong by the step.
-    masks = [_within(r, current, CLIP_NS) for r in communicators]
-    current = _settle(communicators, current, masks, reference, rounds=2)
-    masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS)) for r in communicators]
-    current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
-    residual, asymmetry = _deviations(communicators, current, masks)
+    few = [_thinned(r) for r in communicators]
+    masks = [_within(r, current, CLIP_NS) for r in few]
+    current = _settle(few, current, masks, reference, rounds=2)
+    masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS)) for r in few]
+    current = _settle(few, current, masks, reference, rounds=_ROUNDS)
+    residual, asymmetry = _deviations(few, current, masks)
     slack = (residual or 0.0) + (asymmetry or 0.0)
     masks = [_both(accept(r, current, slack, max(ACCEPT_NS, 10 * (residual or 0.0)))) for r in communicators]
     current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
@@ -108,6 +110,18 @@ def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], referenc
     for readings, mask in zip(communicators, masks, strict=True):
         counts[readings.members] += int(mask.sum())
     return JointFit(current, masks, residual, asymmetry, counts)
+
+
+def _thinned(readings: Readings) -> Readings:
+    """At most some thousand of the instances: enough for the first pass."""
+    chosen = thin(0, len(readings.leave), _FIRST_PASS)
+    return Readings(
+        readings.members,
+        readings.start[chosen],
+        readings.end[chosen],
+        readings.leave[chosen],
+        readings.group[chosen],
+    )
 
 
 def _both(pair: tuple[Bools, Bools]) -> Bools:

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.clock import Clock, Floats, Ints, constant
+from tracelens.analyses.clock import Clock, Floats, Ints
 from tracelens.analyses.matching_search import clipped_mean, search
 from tracelens.analyses.matching_tracks import (
     APART_NS,
@@ -27,9 +27,9 @@ from tracelens.analyses.matching_tracks import (
     MARGIN_FACTOR,
     MATCH_LIMIT_NS,
     Apart,
-    Target,
     Track,
     apart,
+    onto,
 )
 
 _OFFERS_JUDGED = 6
@@ -132,17 +132,15 @@ def _offers(first: Track, second: Track, window_ns: int | None, around_ns: int) 
     short, long = (first, second) if flipped else (second, first)
     # Differences are long minus short: second minus first when flipped, else its negative.
     expected = around_ns if flipped else -around_ns
-    origin = int(short.end[0])
-    shift = expected if window_ns is not None else int(long.end[0]) - origin
-    keys = np.union1d(first.key, second.key)
-    target = Target(long, origin + shift, keys)
-    source = Target(short, origin, keys)
+    source, target = short.axis, long.axis
+    apart_ns = target.origin - source.origin
+    around = float(expected - apart_ns) if window_ns is not None else 0.0
     window = float(window_ns) if window_ns is not None else np.inf
     offers = []
-    for candidate, covered in search(source, target, window):
-        # Back from long minus short on the short's rebased axis to second minus first on the second's own axis.
+    for candidate, covered in search(source, target, around, window):
+        # Back from long minus short, both counted from their first ends, to second minus first on the second's time.
         own = candidate.clock
-        total = Clock(own.t0 + origin, own.valid_from + origin, own.offset + shift, own.drift)
+        total = Clock(own.t0 + source.origin, own.valid_from + source.origin, own.offset + apart_ns, own.drift)
         # "short + difference = long": the inverse, "long - difference = short", has the same differences on long's axis.
         ahead = Clock(total.t0, total.valid_from, -total.offset, -total.drift)
         offers.append(_Offer(ahead if not flipped else ahead.inverted(), candidate.score, covered))
@@ -193,28 +191,20 @@ def _lockstep(pairs: Sequence[tuple[Track, Track]], explained: npt.NDArray[np.bo
     return _ends_follow_starts(apart(firsts[longest], partner, offer.clock, 4000))
 
 
-def _oriented(first: Track, second: Track, clock: Clock) -> tuple[Target, Target]:
-    """(shorter, longer) with the second brought onto the first's time."""
-    origin = int(first.end[0])
-    keys = np.union1d(first.key, second.key)
-    apart = np.rint(clock.difference(second.end.astype(np.float64))).astype(np.int64)
-    one = Target(first, origin, keys)
-    two = Target(Track(second.end - apart, second.key, second.start - apart), origin, keys)
-    return (one, two) if len(first) <= len(second) else (two, one)
-
-
 def _score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:
-    source, target = _oriented(first, second, clock)
-    return clipped_mean(source, target, constant())
+    """Mean clipped end deviation under a known clock of the second, over the shorter one's instances in common."""
+    if len(first) <= len(second):
+        return clipped_mean(first.axis, second.axis, onto(first.axis, second.axis, clock))
+    return clipped_mean(second.axis, first.axis, onto(second.axis, first.axis, clock.inverted()))
 
 
 def match_at(first: Track, second: Track, clock: Clock) -> PairMatch:
     """Whether two tracks end together under a known clock of the second, however few their instances."""
-    source, target = _oriented(first, second, clock)
-    found, covered = clipped_mean(source, target, constant())
-    if covered == 0 or 2 * covered < len(source.time):
+    found, covered = _score_at(first, second, clock)
+    if covered == 0 or 2 * covered < min(len(first), len(second)):
         return PairMatch("short", None, found, None, covered)
-    if found > _limit(target.time) or _ends_follow_starts(apart(first, second, clock, 4000)):
+    longer = second if len(first) <= len(second) else first
+    if found > _limit(longer.end) or _ends_follow_starts(apart(first, second, clock, 4000)):
         return PairMatch("different", None, found, None, covered)
     return PairMatch("matched", clock, found, None, covered)
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from tracelens.analyses.clock import Clock, Floats, Ints
+from tracelens.analyses.clock import Clock, Floats, Ints, median
 from tracelens.analyses.matching import match_at
 from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.matching_tracks import CLIP_NS, Track, apart
@@ -95,7 +95,7 @@ def scatter_of(one: Track, other: Track, clock: Clock) -> float:
     base, against, known = (one, other, clock) if len(one) <= len(other) else (other, one, clock.inverted())
     pairs = apart(base, against, known, _SAMPLE)
     ends = pairs.end[pairs.near]
-    return float(np.abs(ends - np.median(ends)).mean()) if len(ends) else CLIP_NS
+    return float(np.abs(ends - median(ends)).mean()) if len(ends) else CLIP_NS
 
 
 def _split(

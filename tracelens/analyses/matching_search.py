@@ -16,6 +16,7 @@ from tracelens.analyses.clock import (
     constant,
     fit_clock,
     fit_line,
+    median,
 )
 from tracelens.analyses.matching_tracks import (
     CLIP_NS,
@@ -24,7 +25,7 @@ from tracelens.analyses.matching_tracks import (
     MARGIN_FACTOR,
     MATCH_LIMIT_NS,
     WINDOW_EXPORT_NS,
-    Target,
+    Axis,
     thin,
 )
 
@@ -52,31 +53,32 @@ class Candidate:
         return self.score <= 3.0 * self.typical + 200.0
 
 
-def search(source: Target, target: Target, window: float) -> list[tuple[Candidate, int]]:
+def search(source: Axis, target: Axis, around: float, window: float) -> list[tuple[Candidate, int]]:
     """The distinct clocks under which two tracks fit best, best first, each with the instances it covers.
 
     Args:
         source: the shorter track.
         target: the longer one.
-        window: largest difference of the two clocks, ns.
+        around: expected time on the target minus time on the source, ns.
+        window: how far it may be from that, ns.
     """
-    return _judge(source, target, _candidates(source, target, window))
+    return _judge(source, target, _candidates(source, target, around, window))
 
 
-def clipped_mean(source: Target, target: Target, clock: Clock) -> tuple[float, int]:
+def clipped_mean(source: Axis, target: Axis, clock: Clock) -> tuple[float, int]:
     """Mean of min(|end deviation|, 20 us) over the source's instances in the common time range, and their number."""
     moved = source.time + clock.difference(source.time)
     common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
     count = int(common.sum())
     if count == 0:
         return CLIP_NS, 0
-    _, deviation = target.nearest(source.code[common], moved[common])
+    _, deviation = target.nearest(source.key[common], moved[common])
     return float(np.minimum(np.abs(deviation), CLIP_NS).mean()), count
 
 
-def _judge(source: Target, target: Target, candidates: list[Candidate]) -> list[tuple[Candidate, int]]:
+def _judge(source: Axis, target: Axis, candidates: list[Candidate]) -> list[tuple[Candidate, int]]:
     """Full scores of the distinct best candidates, best first; those that cover too little are left out."""
-    middle = float(np.median(source.time))
+    middle = median(source.time)
     needed = max(INSTANCE_MINIMUM, len(source.time) / 2)
     kept: list[tuple[Candidate, int]] = []
     for candidate in sorted(candidates, key=lambda c: c.score):
@@ -91,15 +93,15 @@ def _judge(source: Target, target: Target, candidates: list[Candidate]) -> list[
     return sorted(kept, key=lambda pair: pair[0].score)
 
 
-def _candidates(source: Target, target: Target, window: float) -> list[Candidate]:
+def _candidates(source: Axis, target: Axis, around: float, window: float) -> list[Candidate]:
     """Clocks fitted from the lags that fit best around a few anchors, with scores on a thinned source."""
     fitted: list[Candidate] = []
     # Two anchors, because the partner of one may be lost; more only where those find nothing convincing.
     for batch in ((0.5, 0.3), (0.7, 0.15, 0.85)):
         for quantile in batch:
             anchor = _anchor(source, quantile)
-            for offset in _local_offsets(source, target, anchor, window):
-                candidate = _fit(source, target, anchor, offset, window)
+            for offset in _local_offsets(source, target, anchor, around, window):
+                candidate = _fit(source, target, anchor, offset, around, window)
                 if candidate is not None:
                     fitted.append(candidate)
         if fitted and min(fitted, key=lambda c: c.score).convincing:
@@ -107,7 +109,7 @@ def _candidates(source: Target, target: Target, window: float) -> list[Candidate
     return fitted
 
 
-def _anchor(source: Target, quantile: float) -> int:
+def _anchor(source: Axis, quantile: float) -> int:
     """The instance near a quantile that follows the largest gap: the start of a step has fewest look-alikes."""
     count = len(source.time)
     centre = int(quantile * (count - 1))
@@ -115,10 +117,10 @@ def _anchor(source: Target, quantile: float) -> int:
     return begin + int(np.argmax(np.diff(source.time[begin - 1 : end])))
 
 
-def _local_offsets(source: Target, target: Target, anchor: int, window: float) -> list[float]:
+def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, window: float) -> list[float]:
     """Offsets under which the neighbourhood of the anchor fits, best first."""
     difference = target.time - source.time[anchor]
-    possible = (target.code == source.code[anchor]) & (np.abs(difference) <= window)
+    possible = (target.key == source.key[anchor]) & (np.abs(difference - around) <= window)
     if int(possible.sum()) > 400:
         # Thousands of lags: the partner follows and precedes a gap like the anchor's.
         own, theirs = np.diff(source.time), np.diff(target.time)
@@ -133,7 +135,7 @@ def _local_offsets(source: Target, target: Target, anchor: int, window: float) -
         if len(offsets) == 0:
             break
         begin, end = max(0, anchor - reach), min(len(source.time), anchor + reach)
-        near, code = source.time[begin:end], source.code[begin:end]
+        near, code = source.time[begin:end], source.key[begin:end]
         costs = []
         for chunk in np.array_split(offsets, max(1, len(offsets) * len(near) // 1_000_000)):
             moved = (near[None, :] + chunk[:, None]).ravel()
@@ -153,7 +155,7 @@ def _local_offsets(source: Target, target: Target, anchor: int, window: float) -
     return []
 
 
-def _fit(source: Target, target: Target, anchor: int, offset: float, window: float) -> Candidate | None:
+def _fit(source: Axis, target: Axis, anchor: int, offset: float, around: float, window: float) -> Candidate | None:
     """Follow one offset outwards from the anchor, refitting as the range grows; null when it leads nowhere."""
     count = len(source.time)
     clock = constant(offset, float(source.time[anchor]))
@@ -170,22 +172,24 @@ def _fit(source: Target, target: Target, anchor: int, offset: float, window: flo
         if whole:
             break
         reach *= 4
-    if np.abs(clock.difference(source.time[[0, -1]])).max() > window + 2 * DRIFT_LIMIT * float(np.ptp(source.time)):
+    if np.abs(clock.difference(source.time[[0, -1]]) - around).max() > window + 2 * DRIFT_LIMIT * float(
+        np.ptp(source.time)
+    ):
         return None
     moved = source.time[chosen] + clock.difference(source.time[chosen])
     common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
     if not common.any():
         return None
-    deviation = target.nearest(source.code[chosen][common], moved[common])[1]
+    deviation = target.nearest(source.key[chosen][common], moved[common])[1]
     off = np.minimum(np.abs(deviation), CLIP_NS)
-    return Candidate(clock, float(off.mean()), float(np.median(off)))
+    return Candidate(clock, float(off.mean()), median(off))
 
 
-def _refit(source: Target, target: Target, chosen: Ints, clock: Clock, *, jumps: bool) -> Clock | None:
+def _refit(source: Axis, target: Axis, chosen: Ints, clock: Clock, *, jumps: bool) -> Clock | None:
     """One round: pair by nearest end under `clock`, fit again; null when nothing pairs or the drift is absurd."""
     time = source.time[chosen]
     moved = time + clock.difference(time)
-    _, deviation = target.nearest(source.code[chosen], moved)
+    _, deviation = target.nearest(source.key[chosen], moved)
     paired = np.abs(deviation) <= CLIP_NS
     if int(paired.sum()) < 8:
         return None
@@ -198,12 +202,12 @@ def _refit(source: Target, target: Target, chosen: Ints, clock: Clock, *, jumps:
     return fitted
 
 
-def _mend_segments(source: Target, target: Target, candidate: Candidate) -> Clock:
+def _mend_segments(source: Axis, target: Axis, candidate: Candidate) -> Clock:
     """The candidate's clock with steps that nearest ends hide: larger than half the spacing, they pair neighbours."""
     clock = candidate.clock
     for _ in range(JUMP_LIMIT):
         chosen = thin(0, len(source.time), 2000)
-        time, code = source.time[chosen], source.code[chosen]
+        time, code = source.time[chosen], source.key[chosen]
         moved = time + clock.difference(time)
         off = np.minimum(np.abs(target.nearest(code, moved)[1]), CLIP_NS)
         off[(moved < target.time[0] - CLIP_NS) | (moved > target.time[-1] + CLIP_NS)] = 0.0
@@ -213,12 +217,12 @@ def _mend_segments(source: Target, target: Target, candidate: Candidate) -> Cloc
         begin, end = bad
         stretch = slice(begin, end)
         middle = (begin + end) // 2
-        near = target.time[(target.code == code[middle]) & (np.abs(target.time - moved[middle]) <= WINDOW_EXPORT_NS)]
+        near = target.time[(target.key == code[middle]) & (np.abs(target.time - moved[middle]) <= WINDOW_EXPORT_NS)]
         best, readings = float(off[stretch].mean()), None
         for step in near - moved[middle]:
             deviation = target.nearest(code[stretch], moved[stretch] + step)[1]
             close = np.abs(deviation) <= CLIP_NS
-            extra = float(np.median(deviation[close])) if close.any() else 0.0
+            extra = median(deviation[close]) if close.any() else 0.0
             deviation = target.nearest(code[stretch], moved[stretch] + step + extra)[1]
             score = float(np.minimum(np.abs(deviation), CLIP_NS).mean())
             if score * MARGIN_FACTOR < best:

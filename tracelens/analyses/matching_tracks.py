@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,7 @@ class Track:
 
     Attributes:
         end: int64 ns, ascending, on any epoch; the end of the kernel at which all ranks leave together.
-        key: int64, one number per (operation, implementation, launch shape), equal on all ranks.
+        key: int64, one small number (below 2^19) per (operation, implementation, launch shape), equal on all ranks.
         start: int64 ns, the start of each.
         family: tracks of different families are never compared: payload communicator, operation, implementation.
     """
@@ -54,28 +55,53 @@ class Track:
     def __len__(self) -> int:
         return len(self.end)
 
+    @cached_property
+    def axis(self) -> Axis:
+        """The same sequence, ready for look-ups."""
+        return Axis(self)
 
-class Target:
-    """A track to look nearest ends up in: one sorted axis for all keys."""
 
-    def __init__(self, track: Track, origin: int, keys: Ints) -> None:
-        self.code = np.searchsorted(keys, track.key).astype(np.int64)
-        self.time: Floats = (track.end - origin).astype(np.float64)
-        self.start: Floats = (track.start - origin).astype(np.float64)
-        axis = self.code * KEY_SPAN + (track.end - origin)
-        self.order = np.argsort(axis, kind="stable")
-        self.axis = axis[self.order]
+class Axis:
+    """A track counted from its first end, to look nearest ends up in: one sorted axis for all keys.
 
-    def nearest(self, code: Ints, time: Floats) -> tuple[Ints, Floats]:
-        """For each query the index of the nearest end of the same key, and that end minus the query, in ns."""
-        query = code * KEY_SPAN + np.rint(time).astype(np.int64)
-        after = np.searchsorted(self.axis, query)
+    Attributes:
+        origin: int ns, the first end.
+        key: int64, as in the track.
+        time: float64 ns, ends counted from the origin.
+        start: float64 ns, starts counted from the origin.
+    """
+
+    def __init__(self, track: Track) -> None:
+        """Sort once; look-ups are binary searches."""
+        self.origin = int(track.end[0])
+        self.key = track.key
+        ends = track.end - self.origin
+        self.time: Floats = ends.astype(np.float64)
+        self.start: Floats = (track.start - self.origin).astype(np.float64)
+        axis = track.key * KEY_SPAN + ends
+        self._order: Ints | None = None
+        if not bool(np.all(axis[1:] >= axis[:-1])):
+            self._order = np.argsort(axis, kind="stable")
+            axis = axis[self._order]
+        self._axis = axis
+
+    def nearest(self, key: Ints, time: Floats) -> tuple[Ints, Floats]:
+        """For each query the index of the nearest end of the same key, and that end minus the query, in ns.
+
+        Args:
+            key: of the queries.
+            time: float64 ns counted from this axis's origin.
+        """
+        query = key * KEY_SPAN + np.rint(time).astype(np.int64)
+        after = np.searchsorted(self._axis, query)
         before = np.maximum(after - 1, 0)
-        after = np.minimum(after, len(self.axis) - 1)
-        up = self.axis[after] - query
-        down = query - self.axis[before]
+        np.minimum(after, len(self._axis) - 1, out=after)
+        up = self._axis[after] - query
+        down = query - self._axis[before]
         later = np.abs(up) < np.abs(down)
-        index = self.order[np.where(later, after, before)]
+        index = np.where(later, after, before)
+        if self._order is not None:
+            index = self._order[index]
         return index, np.where(later, up, -down).astype(np.float64)
 
 
@@ -83,8 +109,9 @@ def thin(begin: int, end: int, count: int) -> Ints:
     """Ascending indices of about `count` instances of [begin, end), spread so that no period is favoured."""
     if end - begin <= count:
         return np.arange(begin, end)
-    golden = (np.arange(count) * 0.6180339887498949) % 1.0
-    return np.unique(begin + (golden * (end - begin)).astype(np.int64))
+    # One of each stretch, at a place that moves by the golden ratio.
+    within = (np.arange(count) * 0.6180339887498949) % 1.0
+    return begin + ((np.arange(count) + within) * ((end - begin) / count)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -108,12 +135,19 @@ class Apart:
 
 def apart(base: Track, other: Track, clock: Clock, count: int) -> Apart:
     """Pair about `count` instances of `base` with the nearest ends of `other`, whose clock against base's is given."""
-    origin = int(base.end[0])
-    keys = np.union1d(base.key, other.key)
-    moved = np.rint(clock.difference(other.end.astype(np.float64))).astype(np.int64)
-    source = Target(base, origin, keys)
-    target = Target(Track(other.end - moved, other.key, other.start - moved), origin, keys)
+    source, target = base.axis, other.axis
     place = thin(0, len(base), count)
-    index, end = target.nearest(source.code[place], source.time[place])
-    start = target.start[index] - source.start[place]
-    return Apart(place, end, start, target.start[index] - source.time[place], np.abs(end) < CLIP_NS)
+    time = source.time[place]
+    moved = onto(source, target, clock)
+    there = time + moved.difference(time)
+    index, end = target.nearest(source.key[place], there)
+    there_start = target.start[index] - moved.difference(time)
+    return Apart(place, end, there_start - source.start[place], there_start - time, np.abs(end) < CLIP_NS)
+
+
+def onto(source: Axis, target: Axis, clock: Clock) -> Clock:
+    """What to add to a time of `source` to find it on `target`, from the target's clock against the source's."""
+    # `clock` runs on raw own time of the target; raw target = raw source - inverted(raw source).
+    back = clock.inverted()
+    shift = source.origin - target.origin
+    return Clock(back.t0 - source.origin, back.valid_from - source.origin, shift - back.offset, -back.drift)

@@ -8,6 +8,7 @@ from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import rank_list
 from tracelens.analyses.skew_causes import HostFinding
 from tracelens.analyses.straggler import Straggler
+from tracelens.ruleset.spelling import function_name
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,10 @@ def _cause(facts: Facts) -> str:
 def _share(facts: Facts) -> str:
     if facts.wait_share is None or facts.kind == "inconclusive":
         return ""
-    what = {"transfer": "mostly transfer", "arrival_skew": "mostly waiting", "mixed": "part waiting, part transfer"}
-    return f"Of the time in these collectives {facts.wait_share:.0%} is waiting ({what[facts.kind]})."
+    if facts.kind == "transfer":
+        return f"{1 - facts.wait_share:.0%} of the time in these collectives is transfer."
+    rest = "" if facts.kind == "arrival_skew" else ", the rest transfer"
+    return f"{facts.wait_share:.0%} of the time in these collectives is waiting{rest}."
 
 
 def _caveat(facts: Facts) -> str:
@@ -165,6 +168,7 @@ def device_words(kind: str, bucket: str | None, factor: float) -> str:
 
 
 def _short(name: str) -> str:
+    name = function_name(name)
     return name if len(name) <= 60 else f"{name[:38]}...{name[-18:]}"
 
 
