@@ -27,7 +27,8 @@ from tracelens.simulate import (
     Thread,
     write_events,
 )
-from tracelens.simulate.export_file import SESSION_UTC_NS, short_name
+from tracelens.simulate.columns import short_name
+from tracelens.simulate.export_file import SESSION_UTC_NS
 
 DRAWN = [
     Kernel("void vllm::norm<c10::BFloat16, (int)8>(T1 *)", 10_000, 15_000, launch=(2_000, 6_000)),

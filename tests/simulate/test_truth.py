@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.simulate import CaptureSpec, Costlier, LostCall, LostRun, Slow, Stretch, Truth, simulate
-from tracelens.simulate.truth import CAUSES, observed_rows
+from tracelens.simulate.observed import observed_rows
+from tracelens.simulate.truth import CAUSES
 
 SPECS = st.builds(
     CaptureSpec,

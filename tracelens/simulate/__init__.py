@@ -29,7 +29,7 @@ Exports drawn by hand, for tests: `write_events` with `Kernel`, `Copy`, `Memset`
 
 from tracelens.simulate.capture import Capture, simulate, write
 from tracelens.simulate.clocks import RankClock
-from tracelens.simulate.export_file import (
+from tracelens.simulate.drawn import (
     Copy,
     Diagnostic,
     Env,
@@ -42,13 +42,10 @@ from tracelens.simulate.export_file import (
     Range,
     Row,
     Thread,
-    write_events,
 )
-from tracelens.simulate.names import FAMILIES
-from tracelens.simulate.scenarios import SCENARIOS, Scenario, scenario
-from tracelens.simulate.schema import VERSIONS
-from tracelens.simulate.spec import (
-    CaptureSpec,
+from tracelens.simulate.export_file import write_events
+from tracelens.simulate.families import FAMILIES
+from tracelens.simulate.faults import (
     ClockJump,
     Costlier,
     ExtraKernel,
@@ -59,8 +56,10 @@ from tracelens.simulate.spec import (
     Rotating,
     Slow,
     Stall,
-    Stretch,
 )
+from tracelens.simulate.scenarios import SCENARIOS, Scenario, scenario
+from tracelens.simulate.schema import VERSIONS
+from tracelens.simulate.spec import CaptureSpec, Stretch
 from tracelens.simulate.truth import CollectiveTruth, StepTruth, Truth
 
 __all__ = [

@@ -12,10 +12,11 @@ import numpy as np
 from tracelens.errors import OutputError, UsageError
 from tracelens.simulate.clocks import RankClock, rank_clocks
 from tracelens.simulate.events import Events, flatten
+from tracelens.simulate.measure import measure
 from tracelens.simulate.rows import write_export
 from tracelens.simulate.spec import CaptureSpec
 from tracelens.simulate.timeline import Timeline, run
-from tracelens.simulate.truth import Truth, measure
+from tracelens.simulate.truth import Truth
 from tracelens.simulate.writer import refuse_existing
 
 

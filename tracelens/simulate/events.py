@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.simulate.program import Op, Program
+from tracelens.simulate.ops import Op, Program
 from tracelens.simulate.spec import CaptureSpec
 from tracelens.simulate.timeline import Timeline
 

@@ -20,269 +20,41 @@ Anything else goes in as `Row(table, {column: value})`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tracelens.errors import UsageError
+from tracelens.simulate.columns import (
+    DRIVER,
+    copy_memory_kinds,
+    gpu_row,
+    gpu_uuid,
+    kernel_constants,
+    old_gpu_row,
+    short_name,
+)
+from tracelens.simulate.drawn import (
+    COPY_KINDS,
+    Copy,
+    Diagnostic,
+    Env,
+    Event,
+    Gpu,
+    GraphTrace,
+    Kernel,
+    Launch,
+    Memset,
+    Process,
+    Range,
+    Row,
+    Thread,
+)
+from tracelens.simulate.payloads import nccl_payload, payload_schema_rows
 from tracelens.simulate.writer import ExportWriter, global_pid, global_tid
 
 SESSION_UTC_NS = 1_780_000_000_000_000_000
 """When drawn sessions begin unless told otherwise (May 2026)."""
-
-COPY_KINDS = {"H2D": 1, "D2H": 2, "D2D": 8, "H2H": 9, "P2P": 10}
-
-DRIVER = "580.95.05"
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel execution.
-
-    Attributes:
-        name: demangled name.
-        start, end: device time.
-        launch: begin and end of its API call; None writes no call.
-        correlation: None takes a fresh id of the process.
-        graph_node: node id when a graph replay ran it; `graph` is written where the version has the column.
-        short: the short name; None derives it (no return type, namespace, template or arguments).
-        launch_tid: the launching thread; None is the process's main thread.
-    """
-
-    name: str
-    start: int
-    end: int
-    launch: tuple[int, int] | None = None
-    correlation: int | None = None
-    pid: int = 1000
-    device: int = 0
-    stream: int = 7
-    context: int = 1
-    grid: tuple[int, int, int] = (132, 1, 1)
-    block: tuple[int, int, int] = (128, 1, 1)
-    graph_node: int | None = None
-    graph: int | None = None
-    short: str | None = None
-    api: str = "cudaLaunchKernel_v7000"
-    launch_tid: int | None = None
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One memory copy: `kind` is H2D, D2H, D2D, H2H or P2P; the rest as for `Kernel`."""
-
-    kind: str
-    start: int
-    end: int
-    launch: tuple[int, int] | None = None
-    bytes: int = 4096
-    correlation: int | None = None
-    pid: int = 1000
-    device: int = 0
-    stream: int = 7
-    context: int = 1
-    graph_node: int | None = None
-    api: str = "cudaMemcpyAsync_v3020"
-    launch_tid: int | None = None
-
-
-@dataclass(frozen=True)
-class Memset:
-    """One memory fill; fields as for `Kernel`."""
-
-    start: int
-    end: int
-    launch: tuple[int, int] | None = None
-    bytes: int = 4096
-    correlation: int | None = None
-    pid: int = 1000
-    device: int = 0
-    stream: int = 7
-    context: int = 1
-    graph_node: int | None = None
-    api: str = "cudaMemsetAsync_v3020"
-    launch_tid: int | None = None
-
-
-@dataclass(frozen=True)
-class GraphTrace:
-    """One replay of a whole graph, as a graph-level capture records it."""
-
-    start: int
-    end: int
-    graph: int = 1
-    launch: tuple[int, int] | None = None
-    correlation: int | None = None
-    pid: int = 1000
-    device: int = 0
-    stream: int = 7
-    context: int = 1
-    graph_exec: int | None = None
-    api: str = "cudaGraphLaunch_v10000"
-    launch_tid: int | None = None
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One CUDA API call on the host's clock; `correlation` joins it to what it started."""
-
-    api: str
-    start: int
-    end: int
-    correlation: int | None = None
-    pid: int = 1000
-    tid: int | None = None
-    driver: bool = False
-
-
-@dataclass(frozen=True)
-class Range:
-    """One NVTX range or mark.
-
-    Attributes:
-        type: 59 push-pop, 60 start-end, 34 mark (`end` is then ignored).
-        domain: name of the domain, '' the default one; its creation event is written too.
-        registered: the text goes through StringIds (textId), as NCCL's does.
-        payload: NCCL-like fields, in order: name -> value; see `payload_as`.
-        payload_as: "json" fills jsonText, "binary" binaryData, "both" both.
-        end_tid: the thread that ended a start-end range, when another one.
-    """
-
-    text: str
-    start: int
-    end: int | None = None
-    type: int = 59
-    pid: int = 1000
-    tid: int | None = None
-    domain: str = ""
-    registered: bool = False
-    payload: Mapping[str, int] | None = None
-    payload_as: str = "json"
-    end_tid: int | None = None
-    range_id: int | None = None
-
-
-@dataclass(frozen=True)
-class Thread:
-    """A thread's name; without `tid` that of the main thread."""
-
-    name: str
-    pid: int = 1000
-    tid: int | None = None
-    priority: int = 10
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process's row; every process that owns another row has one anyway, named python3."""
-
-    name: str
-    pid: int = 1000
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU of the machine; every device that ran something has one anyway unless `write_events(gpus=False)`.
-
-    `device` is the ordinal that processes see; `pid` limits the mapping to one process (CUDA_VISIBLE_DEVICES);
-    `gpu` is the machine's id of it and defaults to `device`.
-    """
-
-    device: int = 0
-    name: str = "NVIDIA H100 80GB HBM3"
-    uuid: str | None = None
-    gpu: int | None = None
-    pid: int | None = None
-    bus: str | None = None
-
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """A diagnostic message: severity 1 information, 2 warning, 3 error."""
-
-    text: str
-    severity: int = 1
-    at: int = 0
-    source: int = 1
-
-
-@dataclass(frozen=True)
-class Env:
-    """A line of TARGET_INFO_SYSTEM_ENV, for instance ("DeviceEnvironment", "RANK=3")."""
-
-    name: str
-    value: str
-    number: int = 700
-
-
-@dataclass(frozen=True)
-class Row:
-    """Any row at all of any table of the version."""
-
-    table: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
-Event = Kernel | Copy | Memset | GraphTrace | Launch | Range | Thread | Process | Gpu | Diagnostic | Env | Row
-
-
-def short_name(name: str) -> str:
-    """The name without return type, namespaces, template arguments and parameters, as nsys's shortName."""
-    if name.startswith("std::enable_if") and "::type " in name:
-        # the return type, which nsys prints with a bracket too few
-        name = name.split("::type ", 1)[1]
-    depth = 0
-    kept: list[str] = []
-    for char in name.replace("(anonymous namespace)", ""):
-        if char == "<":
-            depth += 1
-        elif char == ">" and depth:
-            depth -= 1
-        elif char == "(" and depth == 0 and kept:
-            break
-        elif depth == 0:
-            kept.append(char)
-    words = "".join(kept).split("::")[-1].split()
-    return words[-1] if words else name
-
-
-def nccl_payload(fields: Mapping[str, int], schema_id: int, domain_id: int) -> bytes:
-    """The fields as a payload of that schema: a header of four u64, then each field in 8 bytes (4 for ranks)."""
-    body = b""
-    for name, value in fields.items():
-        body += struct.pack("<q" if value < 0 else "<Q", value) if _wide(name) else struct.pack("<i", value)
-    return struct.pack("<4Q", domain_id, schema_id, len(body), 32 + len(body)) + body
-
-
-def payload_schema_rows(fields: Mapping[str, int], schema_id: int, domain_id: int) -> tuple[Row, list[Row]]:
-    """The rows that describe such a payload: its schema and the schema's entries."""
-    entries, offset = [], 0
-    for index, name in enumerate(fields):
-        kind = 18 if "ommunicator ID" in name else 22 if _wide(name) else 5
-        entries.append(
-            Row(
-                "NVTX_PAYLOAD_SCHEMA_ENTRIES",
-                {
-                    "domainId": domain_id,
-                    "schemaId": schema_id,
-                    "idx": index,
-                    "type": kind,
-                    "name": name,
-                    "offset": offset or None,
-                },
-            )
-        )
-        offset += 8 if _wide(name) else 4
-    schema = {
-        "domainId": domain_id,
-        "schemaId": schema_id,
-        "type": 1,
-        "numEntries": len(entries),
-        "payloadSize": offset,
-    }
-    return Row("NVTX_PAYLOAD_SCHEMAS", schema), entries
 
 
 def write_events(
@@ -550,76 +322,3 @@ class _Drawing:
         for pid in owners:
             values = {"gpuId": gpu, "cudaId": row.device, "pid": pid, "uuid": uuid, "numMultiprocessors": 132}
             self._put("TARGET_INFO_CUDA_DEVICE", values)
-
-
-def kernel_constants() -> dict[str, Any]:
-    """Columns of a kernel row that nothing here varies."""
-    return {
-        "launchType": 1,
-        "cacheConfig": 1,
-        "registersPerThread": 64,
-        "staticSharedMemory": 0,
-        "dynamicSharedMemory": 0,
-        "localMemoryPerThread": 0,
-        "localMemoryTotal": 0,
-        "gridId": 0,
-        "sharedMemoryExecuted": 32_768,
-        "sharedMemoryLimitConfig": 0,
-        "clusterX": 0,
-        "clusterY": 0,
-        "clusterZ": 0,
-        "tensorSizeMinusOneElements": "",
-    }
-
-
-def copy_memory_kinds(kind: int) -> tuple[int, int]:
-    """Source and target memory kind of a copy: 1 pinned host, 2 device."""
-    return {1: (1, 2), 2: (2, 1), 8: (2, 2), 9: (1, 1), 10: (2, 2)}[kind]
-
-
-def gpu_uuid(gpu: int) -> str:
-    """A made-up but stable uuid, without the GPU- prefix, as exports write it."""
-    return f"5c9a5380-d76d-414b-3975-{gpu:012x}"
-
-
-def gpu_row(gpu: int, name: str, uuid: str, bus: str | None = None) -> dict[str, Any]:
-    """A TARGET_INFO_GPU row."""
-    return {
-        "vmId": 1 << 48,
-        "id": gpu,
-        "name": name,
-        "busLocation": bus or f"0000:{0x18 + gpu:02x}:00.0",
-        "isDiscrete": 1,
-        "l2CacheSize": 52_428_800,
-        "totalMemory": 85_045_084_160,
-        "memoryBandwidth": 3_352_320_000_000,
-        "clockRate": 1_980_000_000,
-        "smCount": 132,
-        "uuid": uuid,
-        "chipName": "GH100",
-        "cuDevice": gpu,
-        "threadsPerWarp": 32,
-        "computeMajor": 9,
-        "computeMinor": 0,
-        "smMajor": 9,
-        "smMinor": 0,
-    }
-
-
-def old_gpu_row(device: int, name: str, pid: int | None, bus: str | None = None) -> dict[str, Any]:
-    """A TARGET_INFO_CUDA_GPU row, from before exports carried metadata."""
-    return {
-        "vmId": 1 << 48,
-        "name": name,
-        "pciBusId": bus or f"0000:{0x18 + device:02x}:00.0",
-        "globalMemorySize": 85_045_084_160,
-        "numThreadsPerWarp": 32,
-        "numMultiprocessors": 132,
-        "computeCapabilityMajor": 9,
-        "deviceId": device,
-        "pid": pid,
-    }
-
-
-def _wide(name: str) -> bool:
-    return "ommunicator ID" in name or "bytes" in name

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tracelens.errors import UsageError
-from tracelens.simulate.spec import CaptureSpec, Costlier, Late, Rotating, Slow, Stall
+from tracelens.simulate.faults import Costlier, Late, Rotating, Slow, Stall
+from tracelens.simulate.spec import CaptureSpec
 
 LLAMA_3_8B_STREAMED_NS = 4_481_000
 """15.01 GB of weights at 3.35 TB/s: the decode step of one GPU."""

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.simulate.program import ALL_GROUP, MAIN_STREAM, Program, build_program
-from tracelens.simulate.spec import CaptureSpec, Costlier, Late, Leave, Rotating, Slow, Stall, Stretch
+from tracelens.simulate.faults import Costlier, Late, Leave, Rotating, Slow, Stall
+from tracelens.simulate.ops import ALL_GROUP, Program
+from tracelens.simulate.program import build_program
+from tracelens.simulate.spec import CaptureSpec, Stretch
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -366,6 +368,3 @@ def _scatter(rng: np.random.Generator, relative: float, *shape: int) -> Floats:
     if not relative:
         return np.ones(shape)
     return 1.0 + relative * np.clip(rng.normal(0.0, 1.0, shape), -3.0, 3.0)
-
-
-__all__ = ["MAIN_STREAM", "StepTimes", "Timeline", "run"]

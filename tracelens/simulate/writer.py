@@ -128,10 +128,10 @@ class ExportWriter:
         """The StringIds ids of `texts`."""
         return np.array([self.string(text) for text in texts], dtype=np.int64)
 
-    def insert(self, table: str, rows: int, columns: Mapping[str, Values]) -> None:
+    def insert(self, table: str, rows: int, columns: Mapping[str, Values], *, shifted: bool = True) -> None:
         """Append `rows` rows; columns that the version lacks are dropped, missing ones are NULL or 0.
 
-        A single value stands for every row. Time columns are shifted here, once.
+        A single value stands for every row. Time columns are shifted here, once, unless `shifted` is False.
         """
         if rows == 0 or not self.has(table):
             return
@@ -144,7 +144,7 @@ class ExportWriter:
                 if not column.not_null:
                     continue
                 value = "" if column.type == "TEXT" else 0
-            if shift and column.name in TIME_COLUMNS:
+            if shifted and shift and column.name in TIME_COLUMNS:
                 value = _shifted(value, shift)
             batch[column.name] = value
         if self._rng is None:
