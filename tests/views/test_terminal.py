@@ -116,3 +116,10 @@ def test_what_has_no_ink_is_written_out(text: str, expected: str) -> None:
 def test_names_are_shortened_in_the_middle() -> None:
     assert shorten_middle("abcdefghijklmnop", 10) == "abcd...nop"
     assert [len(shorten_middle("x" * 50, width)) for width in range(0, 60, 7)] == [0, 7, 14, 21, 28, 35, 42, 49, 50]
+
+
+def test_columns_that_are_compared_share_a_unit() -> None:
+    frame = pl.DataFrame({"device_ns": [1_500], "host_ns": [7]})
+    stream = io.StringIO()
+    Screen(stream, width=80).table(frame, one_unit=["device_ns", "host_ns"])
+    assert stream.getvalue().splitlines()[-2].split() == ["1.50", "0.01"]

@@ -35,6 +35,7 @@ def show(result: Result, screen: Screen, *, kernels_per_bucket: int = _KERNELS_S
                 columns=["bucket", *names],
                 title="" if start else "Elapsed time by rank (each instant in one bucket; the total is the span)",
                 total=names,
+                one_unit=names,
                 labels={_rank_column(rank): f"rank {rank}" for rank in ranks},
                 quiet=("bucket", "idle"),
             )
@@ -45,6 +46,7 @@ def show(result: Result, screen: Screen, *, kernels_per_bucket: int = _KERNELS_S
         columns=["rank", "bucket", "kernel_count", "kernel_ns", "busy_ns", "elapsed_ns", "elapsed_frac"],
         labels={"kernel_ns": "kernel time", "busy_ns": "busy", "elapsed_ns": "elapsed", "elapsed_frac": "share"},
         optional=["busy_ns", "kernel_ns"],
+        one_unit=["kernel_ns", "busy_ns", "elapsed_ns"],
         group="rank",
         total=["kernel_count", "kernel_ns", "elapsed_ns", "elapsed_frac"],
         bar="elapsed_frac",
@@ -89,6 +91,7 @@ def _show_kernels(kernels: pl.DataFrame, result: Result, screen: Screen, per_buc
             title=f"Largest kernels{where} (at most {per_bucket} a bucket)",
             columns=["bucket", "kernel_name", "kernel_count", "kernel_ns", "elapsed_ns"],
             optional=["kernel_ns"],
+            one_unit=["kernel_ns", "elapsed_ns"],
             labels={"kernel_name": "kernel", "kernel_ns": "kernel time", "elapsed_ns": "elapsed"},
             group="bucket",
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
@@ -188,12 +188,15 @@ def write_markdown_table(frame: pl.DataFrame, schema: Schema | None, stream: Tex
         stream.write("| " + " | ".join(row) + " |\n")
 
 
-def cells(frame: pl.DataFrame, schema: Schema | None) -> Iterator[tuple[str, list[str], str, bool]]:
+def cells(
+    frame: pl.DataFrame, schema: Schema | None, one_unit: Collection[str] = ()
+) -> Iterator[tuple[str, list[str], str, bool]]:
     """Each column ready for people: its name without the unit's suffix, its texts, its unit, whether numeric.
 
-    Text is made visible but not shortened; null is `-`.
+    Text is made visible but not shortened; null is `-`. The columns `one_unit` share the unit of the largest of them.
     """
     units = {column.name: column.unit for column in schema.columns} if schema else {}
+    together = [value for name in one_unit if name in frame.columns for value in frame[name].to_list()]
     for name in frame.columns:
         series = frame[name]
         if series.dtype.is_numeric():
@@ -201,7 +204,7 @@ def cells(frame: pl.DataFrame, schema: Schema | None) -> Iterator[tuple[str, lis
             if is_identifier(name):
                 yield name, [MISSING if value is None else str(value) for value in values], "", True
                 continue
-            scale = scale_of(name, values, units.get(name, ""))
+            scale = scale_of(name, together if name in one_unit else values, units.get(name, ""))
             yield bare_name(name), [scale.format(value) for value in values], scale.symbol, True
         elif series.dtype == pl.Boolean:
             yield name, [MISSING if value is None else "yes" if value else "no" for value in series], "", False

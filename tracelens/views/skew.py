@@ -59,6 +59,13 @@ def show(result: Result, screen: Screen) -> None:
                 "other_lateness_ns",
                 "compute_ratio",
             ],
+            one_unit=[
+                "lateness_mean_ns",
+                "device_lateness_ns",
+                "host_lateness_ns",
+                "upstream_lateness_ns",
+                "other_lateness_ns",
+            ],
             labels={
                 "last_frac": "last",
                 "first_count": "first",

@@ -56,14 +56,26 @@ class _Field:
         head = max((len(word) for word in [*self.words, self.unit]), default=0)
         return max([head, *(_wide(text) for text in self.texts)])
 
-    def head(self, width: int) -> list[str]:
-        """The head's lines: words filled greedily into `width`, then the unit."""
+    def lines(self, width: int) -> list[str]:
+        """The head's words, filled greedily into `width`."""
         lines: list[str] = []
         for word in self.words:
             if lines and len(lines[-1]) + 1 + len(word) <= width:
                 lines[-1] += f" {word}"
             else:
                 lines.append(word)
+        return lines
+
+    def at_ease(self) -> int:
+        """The width at which the words take two lines at most."""
+        width = self.width
+        while len(self.lines(width)) > 2:
+            width += 1
+        return width
+
+    def head(self, width: int) -> list[str]:
+        """The head's lines: its words, then the unit."""
+        lines = self.lines(width)
         if self.unit:
             if lines and len(lines) == 1 and len(lines[0]) + 1 + len(self.unit) <= width:
                 lines[0] += f" {self.unit}"
@@ -123,6 +135,7 @@ class Screen:
         labels: Mapping[str, str] | None = None,
         limit: int | None = None,
         quiet: tuple[str, str] | None = None,
+        one_unit: Sequence[str] = (),
     ) -> None:
         """Draw one table.
 
@@ -138,6 +151,7 @@ class Screen:
             labels: other words for a column's head.
             limit: at most this many rows; how many more there are is said.
             quiet: (column, value): rows with that text are dimmed.
+            one_unit: columns that are compared with each other and therefore share a unit.
         """
         if title:
             self.line(title, "bold")
@@ -156,7 +170,7 @@ class Screen:
         shown, kinds = _with_totals(shown, blocks, [name for name in total if name in shown.columns], group)
         if bars:
             bars = _spread(bars, kinds)
-        fields = _fields(shown, schema, labels or {}, kinds, group)
+        fields = _fields(shown, schema, labels or {}, kinds, group, one_unit)
         dropped = self._fit(fields, optional, bool(bars))
         self._draw(fields, kinds, bars, quiet, shown)
         if dropped:
@@ -186,6 +200,12 @@ class Screen:
             fields[:] = [field for field in fields if field.name != name]
             for field in fields:
                 field.width = field.natural()
+        spare = room - sum(field.width for field in fields) - _GAP * (len(fields) - 1)
+        for field in fields:
+            wider = field.at_ease() - field.width
+            if wider <= spare:
+                field.width += wider
+                spare -= wider
         return dropped
 
     def _draw(
@@ -326,9 +346,10 @@ def _fields(
     labels: Mapping[str, str],
     kinds: list[str],
     group: str | None,
+    one_unit: Sequence[str],
 ) -> list[_Field]:
     fields = []
-    for (bare, texts, unit, numeric), name in zip(cells(frame, schema), frame.columns, strict=True):
+    for (bare, texts, unit, numeric), name in zip(cells(frame, schema, one_unit), frame.columns, strict=True):
         words = labels.get(name, plural(bare)).split()
         if name not in labels:
             words = [word for part in words for word in part.split("_") if word]
