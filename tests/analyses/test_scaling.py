@@ -128,6 +128,14 @@ def test_without_captures_the_point_is_left_out_of_its_own_reference() -> None:
     assert eight["residual_us"] == pytest.approx(300, abs=1e-6)
 
 
+def test_a_capture_that_is_slower_than_the_benchmark_is_told() -> None:
+    """The profiler adds 20 %: it stands in the residual as unexplained, and a notice says so."""
+    points = [SweepPoint(tp, [sglang(tp, capture(tp).step_ns / 1.2e3)], capture(tp)) for tp in SIZES]
+    result = scaling(points, Question(SHAPE))
+    assert "capture-differs" in {notice.code for notice in result.notices}
+    assert row(result, 8)["rest_us"] == pytest.approx(-880.069 * (1 - 1 / 1.2) + T1_US / 8 * (1 - 1 / 1.2), abs=0.1)
+
+
 def test_a_given_reference_goes_first() -> None:
     points = [SweepPoint(tp, [sglang(tp, ideal_us(tp))], capture(tp)) for tp in SIZES]
     eight = row(scaling(points, Question(SHAPE, lambda_us=2)), 8)
@@ -158,6 +166,7 @@ def test_an_implementation_switch_at_batch_32_is_named_with_its_size() -> None:
     assert not lambda_fit["accepted"]
     assert str(lambda_fit["reason"]).startswith("constant lambda rejected")
     assert "constant-lambda-rejected" in {notice.code for notice in result.notices}
+    assert [fit_row(result, f"transfer_at_tp{tp}_us")["value"] for tp in (2, 4, 8)] == [5, 5, 22]
 
 
 def test_each_kind_of_excess_lands_in_its_part() -> None:

@@ -242,8 +242,9 @@ def test_a_time_out_stops_the_program_and_its_workers(bench: Bench, tmp_path: Pa
     assert wait_until_gone(int((bench.folder / "worker.pid").read_text()))
 
 
-def test_ctrl_c_stops_the_program_and_the_sweep_resumes(bench: Bench, tmp_path: Path) -> None:
-    """SIGINT to a sweep while TP 2 runs: exit 130, nothing left running, TP 1 kept, TP 2 run again."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_stops_the_program_and_the_sweep_resumes(bench: Bench, tmp_path: Path, how: signal.Signals) -> None:
+    """A signal to a sweep while TP 2 runs: exit 130, nothing left running, TP 1 kept, TP 2 run again."""
     bench.break_at({"tp2": "hang"})
     words = ["sweep", "--engine", "sglang", "--model", "m", "--workdir", str(tmp_path / "out")]
     words += ["--program", shlex.join(bench.program), "--tp", "1", "2", "8"]
@@ -255,7 +256,7 @@ def test_ctrl_c_stops_the_program_and_the_sweep_resumes(bench: Bench, tmp_path: 
     deadline = time.monotonic() + 20
     while not (bench.folder / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in err

@@ -167,6 +167,8 @@ def _curve(
     fits.add("lambda_us", suffix, fit.lambda_us, fit.r2, reason, accepted=accepted)
     t1_note = "" if fit.t1_fitted else "fixed: from bytes over bandwidth"
     fits.add("t1_us", suffix, fit.t1_us, fit.r2, fit.refusal or t1_note, accepted=not fit.refusal)
+    for tp, transfer_us in sorted(_transfers(traced).items()):
+        fits.add(f"transfer_at_tp{tp}_us", suffix, Estimate(transfer_us), None, "median transfer of the capture")
     if not fit.refusal:
         _turning_points(fit, model.shape.all_reduces, fits, suffix)
     return (
@@ -202,7 +204,7 @@ def _largest(group: Group, model: ScalingModel, fits: FitRows, suffix: str, cave
 
 def _against_traces(fit: CurveFit, traced: Mapping[int, TracedStep]) -> str:
     """What the traced transfers say against a fitted lambda; empty where nothing."""
-    transfers = {tp: step.transfer_p50_ns / 1e3 for tp, step in traced.items() if tp > 1 and step.transfer_p50_ns}
+    transfers = _transfers(traced)
     if not transfers:
         return ""
     low, high = min(transfers.values()), max(transfers.values())
@@ -215,6 +217,11 @@ def _against_traces(fit: CurveFit, traced: Mapping[int, TracedStep]) -> str:
             f"{high:.1f} us"
         )
     return ""
+
+
+def _transfers(traced: Mapping[int, TracedStep]) -> dict[int, float]:
+    """TP size above 1 -> median traced transfer of an all-reduce, us: lambda(p) as measured."""
+    return {tp: step.transfer_p50_ns / 1e3 for tp, step in traced.items() if tp > 1 and step.transfer_p50_ns}
 
 
 def _turning_points(fit: CurveFit, all_reduces: int, fits: FitRows, suffix: str) -> None:

@@ -14,6 +14,7 @@ from tracelens.analyses.scaling_presets import ModelShape
 from tracelens.frames import Notice
 
 _NOTEWORTHY = 0.005
+_CAPTURE_DIFFERS = 0.1
 
 
 def group_sentences(
@@ -128,9 +129,31 @@ def statistic_notices(found: Sequence[Group], question: Question, traced: Mappin
                 count=len(blind),
             )
         )
+    notices.extend(_capture_notices(found, traced))
     if question.shape is not None and found:
         largest = max(tp for group in found for tp in [one.tp for one in group.measurements])
         notices.extend(shape_notices(question.shape, largest, question.tokens or 1))
+    return notices
+
+
+def _capture_notices(found: Sequence[Group], traced: Mapping[int, TracedStep]) -> list[Notice]:
+    """Captures whose step is not the measured one: what the profiler adds, or another workload."""
+    notices = []
+    for group in found:
+        for tp, step_us in zip(group.tps, group.steps_us, strict=True):
+            if not group.is_decode or tp not in traced:
+                continue
+            excess = traced[tp].step_ns / 1e3 / step_us - 1
+            if abs(excess) > _CAPTURE_DIFFERS:
+                notices.append(
+                    Notice(
+                        "capture-differs",
+                        "warning",
+                        f"the capture's step at TP {tp} is {traced[tp].step_ns / 1e3:,.0f} us, {excess:+.0%} of the "
+                        f"measured {step_us:,.0f} us: the difference stands in the residual as unexplained",
+                        "profiler overhead, or another batch or context",
+                    )
+                )
     return notices
 
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def sweep(
         OutputError: a folder cannot be written.
         KeyboardInterrupt: after the running program was stopped and the run marked as interrupted.
     """
-    with _locked(workdir):
+    with _locked(workdir), _stops_like_ctrl_c():
         before = [Outcome("pending") if force else read_outcome(run) for run in runs]
         outcomes = []
         for number, (run, known) in enumerate(zip(runs, before, strict=True), 1):
@@ -92,6 +93,24 @@ def _locked(workdir: Path) -> Iterator[None]:
                 f"another sweep is at work in {workdir}", "wait for it, or use another --workdir"
             ) from error
         yield
+
+
+@contextlib.contextmanager
+def _stops_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a sweep as ctrl-C does: the engine, in a session of its own, must not outlive it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def execute(run: Run, *, timeout_s: float, grace_s: float = GRACE_S) -> Outcome:
