@@ -435,7 +435,10 @@ def test_engine_and_model_by_evidence() -> None:
 
 def test_borrowed_kernels_do_not_decide() -> None:
     """vLLM runs FlashInfer's TensorRT-LLM kernels, and SGLang some of vLLM's."""
-    names = ["void vllm::rms_norm_kernel<x>()", "void tensorrt_llm::kernels::quantize_with_block_size<x>()"]
+    names = [
+        "void vllm::rms_norm_kernel<x>()",
+        "void tensorrt_llm::kernels::quantize_with_block_size<(tensorrt_llm::BlockScaleQuantizationType)2>()",
+    ]
     assert detect_engine([], names, []).engine == "vllm"
     assert detect_engine([], ["void vllm::f<x>()", "void sglang::f<x>()"], []).engine is None
     assert detect_engine(["sglang::scheduler"], ["void vllm::f<x>()"] * 9, []).engine == "sglang"

@@ -19,7 +19,8 @@ from tracelens.errors import RuleError
 from tracelens.ruleset.shelf import read_text, rules_folder
 from tracelens.ruleset.spelling import function_name, integer, template_arguments
 
-SEARCH_LIMIT_S = 1.0
+LONGEST_NAME = 8192
+"""Only so much of a name is looked at: what it is stands in front, and the cost of hostile ones stays bounded."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,13 @@ class CollectiveTable:
         return self._known[name]
 
     def _classify(self, name: str) -> Collective | None:
+        name = name[:LONGEST_NAME]
         lowered = name.lower()
         if not any(hint in lowered for hint in self._hints):
             return None
         function = function_name(name)
         for family in self._families:
-            match = family.pattern.search(function if family.function_only else name, timeout=SEARCH_LIMIT_S)
+            match = family.pattern.search(function if family.function_only else name)
             if match is not None:
                 return self._collective(family, match, name)
         return None

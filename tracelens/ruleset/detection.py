@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tracelens.ruleset.spelling import function_name
+
 
 @dataclass(frozen=True)
 class Detection:
@@ -57,7 +59,7 @@ def detect_engine(
     """
     titles = list(dict.fromkeys(process_titles))
     words = list(dict.fromkeys(command_words))
-    names = set(kernel_names)
+    names = {function_name(name) for name in kernel_names}  # types in the arguments are borrowed more often still
     model, model_word = _model(words)
     tail = f"; the command names {model_word}" if model else ""
     for what, texts, patterns in (
