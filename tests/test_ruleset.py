@@ -26,7 +26,7 @@ from tracelens.ruleset import (
 )
 from tracelens.ruleset.corpus import example_names
 from tracelens.ruleset.patterns import alternatives, compiled_or_reason, exploding_probe
-from tracelens.ruleset.prefilter import candidates, relaxed
+from tracelens.ruleset.prefilter import as_series, candidates, relaxed
 from tracelens.ruleset.spelling import function_name, integer, template_arguments
 
 TWO_MAPS = """{
@@ -178,7 +178,6 @@ def test_hostile_names_are_only_text() -> None:
         "\ud800",
         "名前_gemm",
     ]
-    names[6] = names[6].encode("utf-8", "replace").decode()
     buckets = [load_ruleset().bucket(at) for at in load_ruleset().classify(names)]
     assert buckets == ["misc"] * 7 + ["gemm"]
     table = load_collectives()
@@ -220,19 +219,17 @@ def test_ten_thousand_names_take_a_fraction_of_a_second() -> None:
         min_size=1,
         max_size=6,
     ),
-    st.lists(st.text("abx_ ", max_size=6), min_size=1, max_size=8),
+    st.lists(st.text("abx_ é", max_size=6), min_size=1, max_size=8),
 )
 @settings(max_examples=300, deadline=None)
 def test_the_first_look_loses_no_name(parts: list[str], names: list[str]) -> None:
     """Whatever the relaxed pattern drops, a name that the pattern itself finds stays a candidate."""
-    import polars as pl
-
     pattern = "".join(parts)
     compiled = compiled_or_reason(pattern)
     if isinstance(compiled, str):
         return
     found = {at for at, name in enumerate(names) if compiled.search(name)}
-    kept = candidates(pattern, names, pl.Series(names, dtype=pl.String), range(len(names)))
+    kept = candidates(pattern, names, as_series(names), range(len(names)))
     assert found <= set(kept)
 
 

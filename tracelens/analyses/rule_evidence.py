@@ -13,7 +13,7 @@ import regex
 from tracelens.ruleset import Collective, Rule, RuleSet, load_collectives, load_ruleset, shipped_for
 from tracelens.ruleset.corpus import example_names
 from tracelens.ruleset.patterns import compiled_or_reason, exploding_probe, matches
-from tracelens.ruleset.prefilter import candidates
+from tracelens.ruleset.prefilter import as_series, candidates
 
 _COLLECTIVE_BUCKET = regex.compile(r"(?i)nccl|custom_ar|all_?reduce|collective|(?:^|[^a-z])comm")
 
@@ -38,7 +38,7 @@ class MapOnNames:
         known = set(given)
         self.names: list[str] = [*given, *(name for name in example_names() if name not in known)]
         self.asked = len(given)
-        self.series = pl.Series(self.names, dtype=pl.String)
+        self.series = as_series(self.names)
         self.timed = names.height > 0 and names["kernel_ns"].null_count() < names.height
         self.ns = [value or 0 for value in names["kernel_ns"].to_list()] + [0] * (len(self.names) - self.asked)
         self.total_ns = sum(self.ns)

@@ -74,7 +74,7 @@ def explain(
     from tracelens.ruleset import load_ruleset
     from tracelens.views import rules as view
 
-    given = list(names or ())
+    given = [name.encode("utf-8", "replace").decode() for name in names or ()]
     if stdin:
         text = sys.stdin.buffer.read().decode("utf-8", errors="replace")
         given += [line.removesuffix("\r") for line in text.split("\n") if line.strip()]

@@ -15,11 +15,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import regex
 
 from tracelens.errors import RuleError
-from tracelens.ruleset.prefilter import candidates
+from tracelens.ruleset.prefilter import as_series, candidates
 from tracelens.ruleset.shelf import read_text, rules_folder
 
 UNMATCHED_BUCKET = "misc"
@@ -98,7 +97,7 @@ class RuleSet:
         """
         taken: list[int | None] = [None] * len(names)
         left: Sequence[int] = range(len(names))
-        series = pl.Series(names, dtype=pl.String)
+        series = as_series(names)
         for rule, pattern in zip(self.rules, self.compiled, strict=True):
             found = self._found(rule, pattern, names, candidates(rule.pattern, names, series, left))
             if not found:
@@ -108,7 +107,7 @@ class RuleSet:
             left = [index for index in left if taken[index] is None]
             if not left:
                 break
-            series = pl.Series([names[index] for index in left], dtype=pl.String)
+            series = as_series([names[index] for index in left])
         return taken
 
     def _found(self, rule: Rule, pattern: Any, names: Sequence[str], among: Sequence[int]) -> list[int]:

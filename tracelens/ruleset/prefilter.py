@@ -55,13 +55,18 @@ def relaxed(pattern: str) -> str | None:
     return text
 
 
+def as_series(names: Sequence[str]) -> pl.Series:
+    """The names for `candidates`; those that are not ASCII are always candidates, so what they hold does not count."""
+    return pl.Series([name if name.isascii() else "" for name in names], dtype=pl.String)
+
+
 def candidates(pattern: str, names: Sequence[str], series: pl.Series, left: Sequence[int]) -> Sequence[int]:
     """Those of the positions `left` whose name the pattern may match.
 
     Args:
         pattern: a regex in Python's syntax.
         names: all names.
-        series: the names at `left`, in that order.
+        series: the names at `left`, in that order, by `as_series`.
         left: positions in `names`.
     """
     text = relaxed(pattern)
