@@ -162,6 +162,8 @@ def test_replicas_and_experts() -> None:
     everyone = np.array(calls.operation) == "all_to_all"
     assert (calls.communicator[everyone] == 3).all()
     assert calls.communicator[~everyone][0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert np.isnan(truth.mean_wait_ns(1)[[0, 1, 4, 5]]).all()
+    assert np.isfinite(truth.mean_wait_ns(3)).all()
 
 
 def test_implementation_switch() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tracelens.errors import OutputError, UsageError
 from tracelens.simulate import VERSIONS, CaptureSpec, ClockJump, LostRun, simulate, write
-from tracelens.simulate.writer import BULK_ROWS
+from tracelens.simulate.writer import BULK_ROWS, ExportWriter
 
 SMALL = CaptureSpec(tp=2, layers=1, steps=3)
 
@@ -300,6 +300,37 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["rank1.sqlite"]
     with pytest.raises(OutputError, match="not a folder"):
         write(SMALL, tmp_path / "rank1.sqlite")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_nothing_stays_of_an_interrupted_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The second rank's file fails half-way: neither it nor the first stays."""
+    held = ExportWriter.session
+
+    def fail(self: ExportWriter, *rest: Any) -> None:
+        if self.path.name == "rank1.sqlite":
+            raise error
+        held(self, *rest)
+
+    monkeypatch.setattr(ExportWriter, "session", fail)
+    with pytest.raises(error):
+        write(SMALL, tmp_path, one_file=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(ExportWriter, "session", fail)
+    with pytest.raises(OutputError, match="disk is full"):
+        write(SMALL, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be made"):
+        write(SMALL, tmp_path / "file" / "below")
 
 
 def test_truth_file(tmp_path: Path) -> None:

@@ -111,7 +111,10 @@ def write(
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise OutputError(f"{directory} is not a folder")
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{directory} cannot be made: {error.strerror}", "choose another folder") from error
     clocks = capture.clocks(one_file=one_file)
     if one_file:
         parts = [(directory / f"{name or f'tp{spec.ranks}'}.sqlite", list(range(spec.ranks)))]
@@ -119,24 +122,34 @@ def write(
         parts = [(directory / f"{name or 'rank'}{rank}.sqlite", [rank]) for rank in range(spec.ranks)]
     truth_path = directory / "truth.json"
     refuse_existing([path for path, _ in parts] + ([truth_path] if truth else []))
-    for path, ranks in parts:
-        write_export(
-            capture.spec,
-            capture.timeline,
-            capture.events,
-            capture.period_ns,
-            [clocks[rank] for rank in ranks],
-            path,
-            nsys_version=nsys_version,
-            shuffle=None if shuffle is None else shuffle + ranks[0],
-            shift_ns=shift_ns,
-            normalize=normalize,
-        )
-    if truth:
-        body = capture.truth.to_json()
-        body["files"] = [path.name for path, _ in parts]
-        body["clocks"] = [vars(clock) for clock in clocks]
-        truth_path.write_text(json.dumps(body, default=_number) + "\n")
+    done: list[Path] = []
+    try:
+        for path, ranks in parts:
+            write_export(
+                capture.spec,
+                capture.timeline,
+                capture.events,
+                capture.period_ns,
+                [clocks[rank] for rank in ranks],
+                path,
+                nsys_version=nsys_version,
+                shuffle=None if shuffle is None else shuffle + ranks[0],
+                shift_ns=shift_ns,
+                normalize=normalize,
+            )
+            done.append(path)
+        if truth:
+            body = capture.truth.to_json()
+            body["files"] = [path.name for path in done]
+            body["clocks"] = [vars(clock) for clock in clocks]
+            text = json.dumps(body, default=_number) + "\n"
+            done.append(truth_path)
+            truth_path.write_text(text)
+    except BaseException:
+        # some ranks of a job are not a capture of it
+        for path in done:
+            path.unlink(missing_ok=True)
+        raise
     return [path for path, _ in parts]
 
 

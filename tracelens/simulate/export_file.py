@@ -53,6 +53,13 @@ from tracelens.simulate.drawn import (
 from tracelens.simulate.payloads import nccl_payload, payload_schema_rows
 from tracelens.simulate.writer import ExportWriter, global_pid, global_tid
 
+CAPTURED = (
+    ("CAPTURE_EVENT_TYPE", "Cuda"),
+    ("CAPTURE_EVENT_TYPE", "NvtxEvents"),
+    ("CUDA_TRACE_SCOPE", "ProcessTree"),
+)
+"""What a capture's metadata say that it recorded."""
+
 SESSION_UTC_NS = 1_780_000_000_000_000_000
 """When drawn sessions begin unless told otherwise (May 2026)."""
 
@@ -110,7 +117,7 @@ def write_events(
     """
     drawn = list(rows)
     path = Path(path)
-    writer = ExportWriter(
+    with ExportWriter(
         path,
         nsys_version,
         without=without,
@@ -120,22 +127,22 @@ def write_events(
         normalize_ns=utc_ns if normalize else 0,
         string_id_start=1 + id_offset,
         lazy=lazy,
-    )
-    drawing = _Drawing(writer, id_offset)
-    for row in drawn:
-        drawing.add(row)
-    if gpus:
-        drawing.add_gpus()
-    drawing.add_processes()
-    for table, values in drawing.tables.items():
-        writer.insert_rows(table, values)
-    duration = duration_ns if duration_ns is not None else drawing.last_end + 1_000_000
-    writer.session(utc_ns, system_clock_ns, duration, host, DRIVER)
-    pairs = [("CAPTURE_EVENT_TYPE", "Cuda"), ("CAPTURE_EVENT_TYPE", "NvtxEvents"), ("CUDA_TRACE_SCOPE", "ProcessTree")]
-    if graph_trace is not None:
-        pairs.append(("CUDA_GRAPH_TRACE_OPTIONS:MODE", graph_trace))
-    writer.metadata(utc_ns, host=host, export=export_meta, capture=[*pairs, *capture_meta])
-    return writer.close()
+    ) as writer:
+        drawing = _Drawing(writer, id_offset)
+        for row in drawn:
+            drawing.add(row)
+        if gpus:
+            drawing.add_gpus()
+        drawing.add_processes()
+        for table, values in drawing.tables.items():
+            writer.insert_rows(table, values)
+        duration = duration_ns if duration_ns is not None else drawing.last_end + 1_000_000
+        writer.session(utc_ns, system_clock_ns, duration, host, DRIVER)
+        pairs = list(CAPTURED)
+        if graph_trace is not None:
+            pairs.append(("CUDA_GRAPH_TRACE_OPTIONS:MODE", graph_trace))
+        writer.metadata(utc_ns, host=host, export=export_meta, capture=[*pairs, *capture_meta])
+    return path
 
 
 class _Drawing:

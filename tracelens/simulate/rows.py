@@ -40,21 +40,20 @@ def write_export(
 ) -> None:
     """Write the export that holds the ranks of `clocks`."""
     clock = clocks[0]
-    writer = ExportWriter(
+    who = owners(spec, [clock.rank for clock in clocks])
+    with ExportWriter(
         path,
         nsys_version,
         shuffle=shuffle,
         shift_ns=shift_ns,
         normalize_ns=clock.utc_ns if normalize else 0,
-    )
-    who = owners(spec, [clock.rank for clock in clocks])
-    tables = _Tables(spec, timeline, events, period_ns, writer)
-    machine = MachineRows(spec, events, writer)
-    for owner, rank_clock in zip(who, clocks, strict=True):
-        tables.rank(owner, rank_clock)
-        machine.rank(owner, rank_clock)
-    machine.machine(who, clock, tables.last_ns)
-    writer.close()
+    ) as writer:
+        tables = _Tables(spec, timeline, events, period_ns, writer)
+        machine = MachineRows(spec, events, writer)
+        for owner, rank_clock in zip(who, clocks, strict=True):
+            tables.rank(owner, rank_clock)
+            machine.rank(owner, rank_clock)
+        machine.machine(who, clock, tables.last_ns)
 
 
 class _Tables:

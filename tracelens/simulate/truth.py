@@ -138,10 +138,16 @@ class Truth:
     copy_rows: Ints
     period_ns: int
 
-    def mean_wait_ns(self) -> npt.NDArray[np.float64]:
-        """Per rank, the mean wait over synchronising calls that the capture holds on every member; NaN for none."""
+    def mean_wait_ns(self, communicator: int | None = None) -> npt.NDArray[np.float64]:
+        """Per rank, the mean wait over synchronising calls that the capture holds on every member; NaN for none.
+
+        Args:
+            communicator: a key of `members`; None takes the calls of all.
+        """
         calls = self.collectives
         use = calls.complete & calls.synchronising[:, None]
+        if communicator is not None:
+            use = use & (calls.communicator == communicator)
         count = use.sum(axis=0)
         total = np.where(use, calls.wait_ns, 0).sum(axis=0)
         mean: npt.NDArray[np.float64] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)

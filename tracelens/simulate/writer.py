@@ -6,11 +6,12 @@ go through Arrow, small ones through sqlite3. Tables are made when their first r
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,7 @@ def global_tid(pid: int, tid: int) -> int:
 
 
 class ExportWriter:
-    """One new export file, open until `close`.
+    """One new export file, under a temporary name until `close`; as a context manager it cleans up after an error.
 
     Args:
         path: the file; it must not exist.
@@ -93,6 +94,8 @@ class ExportWriter:
         if not path.parent.is_dir():
             raise OutputError(f"{path.parent} is not a folder")
         self.path = path
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._partial.unlink(missing_ok=True)
         self.shift_ns = shift_ns
         self.normalize_ns = normalize_ns
         self._without = frozenset(without)
@@ -103,10 +106,13 @@ class ExportWriter:
         self._next_string = string_id_start
         self._rng = None if shuffle is None else np.random.default_rng(shuffle)
         self._held: dict[str, list[dict[str, Any]]] = {}
-        self._con = sqlite3.connect(path, isolation_level=None)
-        self._con.execute("PRAGMA journal_mode=OFF")
-        self._con.execute("PRAGMA synchronous=OFF")
-        self._create("StringIds")
+        try:
+            self._con = sqlite3.connect(self._partial, isolation_level=None)
+            self._con.execute("PRAGMA journal_mode=OFF")
+            self._con.execute("PRAGMA synchronous=OFF")
+            self._create("StringIds")
+        except sqlite3.Error as error:
+            raise OutputError(f"{path} cannot be written: {error}", "choose a folder that can be written") from error
         if not lazy:
             for table in self._tables:
                 self._create(table)
@@ -245,7 +251,29 @@ class ExportWriter:
             self._con.executemany("INSERT INTO StringIds VALUES (?, ?)", rows)
             self._con.execute("COMMIT")
         self._con.close()
+        if self.path.exists():
+            self.abandon()
+            raise OutputError(
+                f"{self.path} appeared meanwhile", "choose another folder: the simulator never overwrites"
+            )
+        self._partial.rename(self.path)
         return self.path
+
+    def abandon(self) -> None:
+        """Give the file up: nothing of it stays."""
+        self._con.close()
+        self._partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        self.abandon()
+        if isinstance(error, sqlite3.OperationalError):
+            raise OutputError(f"{self.path} cannot be written: {error}", "is there room on the disk?") from error
 
     def _columns(self, table: str) -> tuple[SchemaColumn, ...]:
         if table in self._without:
@@ -281,7 +309,7 @@ class ExportWriter:
         import pyarrow as pa
 
         data = pa.table({name: _arrow(value, rows) for name, value in arrays.items()})
-        with adbc_driver_sqlite.dbapi.connect(str(self.path)) as con, con.cursor() as cursor:
+        with adbc_driver_sqlite.dbapi.connect(str(self._partial)) as con, con.cursor() as cursor:
             cursor.adbc_ingest(table, data, mode="append")
             con.commit()
         return True
