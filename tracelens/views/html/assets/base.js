@@ -96,7 +96,7 @@ const PALETTES = {
   cause: { host_late: "1", launch_latency: "3", in_graph: "2", back_to_back: "4", dependency: "7", step_boundary: "0", unknown: "11", idle: "idle" },
   bucket: null,
 };
-const FREE = [0, 1, 2, 3, 4, 7, 6, 9, 8, 10, 12, 13, 11];
+const FREE = [0, 4, 1, 3, 2, 7, 9, 6, 8, 10, 12, 13, 11];
 let nextFree = 0;
 function bucketPalette() {
   if (PALETTES.bucket) return PALETTES.bucket;

@@ -27,7 +27,7 @@ function heat(figure, bar, block) {
   plot(holder, block.title, (node, width) => {
     const left = 64, right = 16, tall = Math.max(10, Math.min(26, 320 / rowKeys.length)), top = 6, bottom = top + tall * rowKeys.length, height = bottom + 78;
     const wide = (width - left - right) / columnKeys.length;
-    const canvas = el("canvas", { style: `height:${bottom - top}px;width:${width - left - right}px;position:absolute;left:${left}px;top:${top}px` });
+    const canvas = el("canvas");
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round((width - left - right) * ratio);
     canvas.height = Math.round((bottom - top) * ratio);
@@ -47,15 +47,18 @@ function heat(figure, bar, block) {
     const key = Math.min(260, width - left - right - 120);
     for (let index = 0; index < 64; index++) root.append(svg("rect", { x: left + (index * key) / 64, y: bottom + 50, width: key / 64 + 0.5, height: 10, fill: heatColour(index / 63) }));
     root.append(svg("text", { x: left, y: bottom + 74 }, "0"), svg("text", { x: left + key, y: bottom + 74, "text-anchor": "end" }, `${time(top99)} and above`), svg("text", { x: left + key + 10, y: bottom + 59 }, word(block.value)));
-    node.append(root, canvas);
+    // A picture inside the drawing scales with it on paper; a canvas over it would not.
+    const picture = svg("image", { href: canvas.toDataURL(), x: left, y: top, width: width - left - right, height: bottom - top, preserveAspectRatio: "none" });
+    root.append(picture);
+    node.append(root);
     const marks = [];
     marks.columns = columnKeys.length;
-    canvas.addEventListener("pointermove", (event) => {
-      const place = canvas.getBoundingClientRect();
+    picture.addEventListener("pointermove", (event) => {
+      const place = picture.getBoundingClientRect();
       const c = Math.min(columnKeys.length - 1, Math.max(0, Math.floor((event.clientX - place.left) / wide))), r = Math.min(rowKeys.length - 1, Math.max(0, Math.floor((event.clientY - place.top) / tall)));
       showTip(describe(grid[r * columnKeys.length + c], r, c), event.clientX, event.clientY);
     });
-    canvas.addEventListener("pointerleave", hideTip);
+    picture.addEventListener("pointerleave", hideTip);
     for (let r = 0; r < rowKeys.length; r++) for (let c = 0; c < columnKeys.length; c++) marks.push({ x: left + (c + 0.5) * wide, y: top + (r + 0.5) * tall, text: describe(grid[r * columnKeys.length + c], r, c) });
     return marks;
   });

@@ -42,13 +42,8 @@ for (const section of data.sections) {
   }
 }
 
-// A printed page cannot be clicked: numbers that fit on paper are opened first.
-addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll("details")) {
-    if (details.querySelector("summary") && !details.open && !details.closest("[data-kind=timeline]")) { details.open = true; details.dataset.printed = "yes"; }
-  }
-});
-addEventListener("afterprint", () => document.querySelectorAll("details[data-printed]").forEach((details) => { details.open = false; delete details.dataset.printed; }));
+// A printed page cannot be clicked: the notes are opened; charts and open tables are what fits on paper.
+addEventListener("beforeprint", () => document.querySelectorAll("details.notes").forEach((details) => { details.open = true; }));
 
 const links = [...document.querySelectorAll("nav ol a")];
 const seen = new IntersectionObserver((entries) => {

@@ -51,7 +51,7 @@ function timeline(figure, bar, block) {
     let y = top;
     lanes.forEach((lane, index) => { if (index && lane.rank !== lanes[index - 1].rank) y += gap; lane.y = y; y += tall + 1; });
     const height = y + 10, ratio = window.devicePixelRatio || 1;
-    const canvas = el("canvas", { style: `height:${height}px;cursor:grab` });
+    const canvas = el("canvas", { style: `height:auto;aspect-ratio:${width} / ${height};cursor:grab` });
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     node.append(canvas);
