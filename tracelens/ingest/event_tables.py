@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 
 import duckdb
 import numpy as np
@@ -118,30 +117,35 @@ def _name_nameless(
     names: list[str],
     shift_ns: int,
 ) -> None:
-    """Where some kernels' first name is missing or dangling, reads all of them again with the next name in its place.
+    """Where some kernels' best name is missing or dangling, reads all of them again and takes the best that is there.
 
-    Rare (captures re-exported by a newer nsys), so the second column costs nothing where it is not needed.
+    Rare (captures re-exported by a newer nsys), so the other columns cost nothing where they are not needed.
     """
-    for first, other in pairwise(names):
-        nameless = db.execute(
-            "SELECT count(*) FROM raw_kernel k LEFT JOIN raw_string s USING (export, string) WHERE export = ? AND s.text IS NULL",
-            [number],
-        ).fetchall()[0][0]
-        if not nameless:
-            return
-        db.execute("CREATE OR REPLACE TEMP TABLE kernel_names AS SELECT * FROM raw_kernel LIMIT 0")
-        db.execute("ALTER TABLE kernel_names ADD COLUMN other BIGINT")
-        batches, _ = source.integers(table.table, [*_spelt(source, table, wanted).values(), first, other], None)
-        spelt = [*_spelt(source, table, wanted), "string", "other"]
-        renamed = (pa.RecordBatch.from_arrays(batch.columns, names=spelt) for batch in batches)
-        insert(db, number, "kernel_names", renamed, spelt, shift_ns, {})
-        db.execute("DELETE FROM raw_kernel WHERE export = ?", [number])
-        db.execute(
-            "INSERT INTO raw_kernel BY NAME SELECT k.* EXCLUDE (other) REPLACE (if(s.text IS NULL, k.other, k.string) AS string)"
-            " FROM kernel_names k LEFT JOIN raw_string s USING (export, string)"
-        )
-        db.execute("DROP TABLE kernel_names")
-        load_strings(source, db, number, "raw_kernel")
+    nameless = db.execute(
+        "SELECT count(*) FROM raw_kernel k LEFT JOIN raw_string s USING (export, string) WHERE export = ? AND s.text IS NULL",
+        [number],
+    ).fetchall()[0][0]
+    if not nameless:
+        return
+    spelt = _spelt(source, table, wanted)
+    columns = [f"name_{place}" for place in range(len(names))]
+    db.execute("CREATE OR REPLACE TEMP TABLE named_kernel AS SELECT * FROM raw_kernel LIMIT 0")
+    for column in columns:
+        db.execute(f"ALTER TABLE named_kernel ADD COLUMN {column} BIGINT")
+    batches, _ = source.integers(table.table, [*spelt.values(), *names], None)
+    renamed = (pa.RecordBatch.from_arrays(batch.columns, names=[*spelt, *columns]) for batch in batches)
+    insert(db, number, "named_kernel", renamed, [*spelt, *columns], shift_ns, {})
+    for column in columns[1:]:
+        load_strings(source, db, number, "named_kernel", column)
+    known = "SELECT string FROM raw_string WHERE export = $1 AND text IS NOT NULL"
+    best = ", ".join(f"if({column} IN ({known}), {column}, NULL)" for column in columns)
+    db.execute("DELETE FROM raw_kernel WHERE export = ?", [number])
+    db.execute(
+        f"INSERT INTO raw_kernel BY NAME SELECT * EXCLUDE ({', '.join(columns)})"  # noqa: S608 - our own names
+        f" REPLACE (coalesce({best}, {columns[0]}) AS string) FROM named_kernel",
+        [number],
+    )
+    db.execute("DROP TABLE named_kernel")
 
 
 def _spelt(source: Source, table: nsys.EventTable, wanted: dict[str, str]) -> dict[str, str]:

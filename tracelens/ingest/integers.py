@@ -116,12 +116,14 @@ def insert(
         reader.close()
 
 
-def load_strings(source: Source, db: duckdb.DuckDBPyConnection, number: int, target: str) -> None:
-    """Fetches the texts of the string ids that a raw table uses and `raw_string` does not hold yet."""
+def load_strings(
+    source: Source, db: duckdb.DuckDBPyConnection, number: int, target: str, column: str = "string"
+) -> None:
+    """Fetches the texts of the string ids that a raw table's column uses and `raw_string` does not hold yet."""
     used = db.execute(
-        f"SELECT DISTINCT string FROM {target} WHERE export = ? AND string IS NOT NULL EXCEPT SELECT string FROM raw_string WHERE export = ?",  # noqa: S608 - our own name
+        f"SELECT DISTINCT {column} FROM {target} WHERE export = ? AND {column} IS NOT NULL EXCEPT SELECT string FROM raw_string WHERE export = ?",  # noqa: S608 - our own names
         [number, number],
-    ).fetchnumpy()["string"]
+    ).fetchnumpy()[column]
     ids = [int(one) for one in used]
     texts = strings(source, ids)
     rows = pa.table(

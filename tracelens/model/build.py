@@ -11,7 +11,7 @@ import polars as pl
 
 from tracelens.frames import Notice
 from tracelens.model import ledger
-from tracelens.model.notices import add_notice
+from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.rank_tables import build_ranks
 from tracelens.sqlfiles import queries
 
@@ -126,6 +126,7 @@ def build_empty(db: duckdb.DuckDBPyConnection) -> None:
 
 def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     """Builds launch from raw_launch."""
+    take_notices(db)
     db.execute(_LAUNCHES["create"])
     (repeated,) = _row(db, _LAUNCHES["repeated_count"])
     if repeated:
@@ -172,6 +173,7 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
 
 def build_nvtx(db: duckdb.DuckDBPyConnection) -> None:
     """Builds nvtx from raw_nvtx."""
+    take_notices(db)
     db.execute(_LAUNCHES["nvtx"])
     (unclosed,) = _row(db, _LAUNCHES["nvtx_unclosed"])
     if unclosed:

@@ -10,6 +10,7 @@ FROM (
     FROM raw_string WHERE (export, string) IN (SELECT DISTINCT export, string FROM raw_kernel)
     UNION SELECT '[unknown kernel]' FROM raw_kernel WHERE string IS NULL
     UNION SELECT label FROM copy_label WHERE copy_kind IN (SELECT DISTINCT coalesce(copy_kind, 0) FROM raw_other WHERE kind = 1)
+    UNION SELECT '[CUDA memcpy Unknown]' FROM raw_other WHERE kind = 1 AND coalesce(copy_kind, 0) NOT IN (SELECT copy_kind FROM copy_label)
     UNION SELECT '[CUDA memset]' FROM raw_other WHERE kind = 2
     UNION SELECT '[CUDA graph ' || coalesce(graph::VARCHAR, '?') || ']' FROM raw_other WHERE kind = 3
 );

@@ -10,7 +10,7 @@ import duckdb
 
 from tracelens.errors import MissingDataError
 from tracelens.frames import Notice
-from tracelens.model.notices import add_notice
+from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.ranks import Candidate, Communicator, Numbering, number_ranks
 from tracelens.sqlfiles import queries
 
@@ -33,7 +33,7 @@ def build_ranks(
     """
     for table in ("export", "process", "rank"):
         db.execute(_BASE[table])
-    db.execute("INSERT INTO notice SELECT * FROM raw_notice ORDER BY ALL")
+    take_notices(db)
     db.execute(_EVENTS["session_window"])
     db.execute(_EVENTS["main_device"])
     db.execute(_EVENTS["sound"])
