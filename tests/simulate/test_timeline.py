@@ -188,6 +188,26 @@ def test_who_leaves_late_arrives_late() -> None:
     assert np.median(calls.wait_ns[inner][:, [0, 2, 3]]) == 1_500
 
 
+def test_ring_exchange_waits_for_one_neighbour() -> None:
+    """Rank 2 comes 30 us late: rank 3 waits for it in the exchange, rank 1 does not; nothing synchronises."""
+    spec = CaptureSpec(
+        tp=4,
+        layers=1,
+        steps=3,
+        all_reduce="send_recv_nccl",
+        all_gather="send_recv",
+        faults=(Late((2,), 30_000),),
+        **QUIET,
+    )
+    truth = simulate(spec).truth
+    calls = truth.collectives
+    assert set(calls.operation) == {"send_recv"}
+    assert not calls.synchronising.any()
+    assert truth.lambda_ns is None
+    first = calls.end_ns[0] - calls.arrival_ns[0]
+    assert first.tolist() == [10_000, 10_000, 10_000, 40_000]
+
+
 def test_rotating_delay_names_its_ranks() -> None:
     truth = simulate(CaptureSpec(tp=4, steps=60, faults=(Rotating(20_000),))).truth
     calls = truth.collectives

@@ -16,7 +16,7 @@ Whole captures::
   normalize=False, truth=True) -> list[Path]`: the exports in order of rank, plus `truth.json`.
 - `Truth`: `.steps` (phase, rung, complete, edge_ns, step_ns, busy_ns, gap_ns by cause, collective_ns, exposed_ns,
   wait_ns ... as steps x ranks arrays), `.collectives` (arrival_ns, end_ns, wait_ns, transfer_ns, kept, complete ...
-  as calls x ranks), `.gap_total_ns`, `.typical_latency_ns`, `.mean_wait_ns()`, `.caused_wait_ns()`,
+  as calls x ranks), `.gap_total_ns`, `.typical_latency_ns`, `.lambda_ns`, `.mean_wait_ns()`, `.caused_wait_ns()`,
   `.decode_step_ns(rung)`.
 
 - `scenario(name) -> {label: CaptureSpec}`: captures that play out a reported problem (`SCENARIOS` lists them with what

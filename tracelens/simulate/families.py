@@ -251,6 +251,7 @@ ALL_GATHERS = {
     "nccl": "all_gather_nccl",
     "nccl_symmetric": "all_gather_nccl_symmetric",
     "multimem": "all_gather_multimem",
+    "send_recv": "send_recv_nccl",
 }
 ALL_TO_ALLS = ("deep_ep", "deep_ep_low_latency", "trtllm")
 

@@ -89,9 +89,9 @@ class CaptureSpec:
         extra_kernels: more kernels per step.
         gemm_factor, gemm_names: GEMM durations times this, and the library whose names they bear.
     Collectives:
-        all_reduce: a key of `names.FAMILIES` with operation all_reduce.
+        all_reduce: a key of `FAMILIES` with operation all_reduce; send_recv_nccl exchanges with neighbours instead.
         switch_batch, all_reduce_large: from this batch on (0 never) the other family serves.
-        all_gather: nccl, nccl_symmetric or multimem, for the logits.
+        all_gather: nccl, nccl_symmetric, multimem or send_recv, for the logits.
         sequence_parallel: reduce-scatter and all-gather in place of each all-reduce.
         broadcasts: one NCCL broadcast a step (not synchronising).
         transfer_ns: last arrival to end of an all-reduce; None is the family's own.
@@ -267,7 +267,7 @@ class CaptureSpec:
             ("graph_capture", self.graph_capture, ("node", "graph")),
             ("side_stream", self.side_stream, ("", "compute", "collective")),
             ("input_stream", self.input_stream, ("main", "copy")),
-            ("all_reduce", self.all_reduce, ALL_REDUCES),
+            ("all_reduce", self.all_reduce, (*ALL_REDUCES, "send_recv_nccl")),
             ("all_reduce_large", self.all_reduce_large, ALL_REDUCES),
             ("all_gather", self.all_gather, tuple(ALL_GATHERS)),
             ("nvtx", self.nvtx, ("engine", "none")),

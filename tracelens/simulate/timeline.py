@@ -348,10 +348,14 @@ def _collective(state: _Clockwork, program: Program, op: int, index: int, arriva
     transfer *= np.maximum(1.0 + rng.normal(0.0, spec.transfer_noise, groups), 0.2)
     last = arrival.reshape(groups, members).max(axis=1)
     if family is not None and not family.synchronising:
-        # the root's data, or nobody's: a member waits for the first rank at most
-        root = arrival.reshape(groups, members)[:, 0]
-        rooted = np.maximum(arrival, np.repeat(root, members)) if family.operation == "broadcast" else arrival
-        done = rooted + np.repeat(transfer, members)
+        # a broadcast waits for the root's data, a ring exchange for one neighbour's, others for nobody's
+        grouped = arrival.reshape(groups, members)
+        awaited = {
+            "broadcast": np.broadcast_to(grouped[:, :1], grouped.shape),
+            "send_recv": np.roll(grouped, 1, axis=1),
+        }
+        needed = np.maximum(grouped, awaited.get(family.operation, grouped))
+        done = needed.reshape(-1) + np.repeat(transfer, members)
     else:
         done = np.repeat(last + transfer, members)
     done = done + rng.normal(0.0, spec.end_scatter_ns, spec.ranks) + leave

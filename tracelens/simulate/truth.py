@@ -153,6 +153,13 @@ class Truth:
         mean: npt.NDArray[np.float64] = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
         return mean
 
+    @property
+    def lambda_ns(self) -> float | None:
+        """Median transfer of an all-reduce: the fixed cost that tensor parallelism does not divide; None without one."""
+        calls = self.collectives
+        use = np.array(calls.operation) == "all_reduce"
+        return float(np.median(calls.transfer_ns[use])) if use.any() else None
+
     def caused_wait_ns(self) -> Ints:
         """Per rank, the others' waits in the calls where it came last."""
         calls = self.collectives
@@ -189,6 +196,7 @@ class Truth:
             "kernel_rows": self.kernel_rows.tolist(),
             "copy_rows": self.copy_rows.tolist(),
             "mean_wait_ns": [None if np.isnan(value) else float(value) for value in self.mean_wait_ns()],
+            "lambda_ns": self.lambda_ns,
             "caused_wait_ns": self.caused_wait_ns().tolist(),
             "typical_latency_ns": self.typical_latency_ns.tolist(),
             "gap_total_ns": _plain(self.gap_total_ns),
