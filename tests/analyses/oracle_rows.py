@@ -90,3 +90,78 @@ def with_clocks(
 
     job.start, job.end = shown(job.arrival), shown(job.true_end)
     return job
+
+
+FAMILIES = (("all_reduce", "custom_2stage", True), ("all_gather", "nccl", True))
+
+
+def operations(job: Job, *, cuts=None, lost=()):
+    """The job as the rows that `align_operations` takes.
+
+    cuts: per rank (first, one past the last) instance; lost: (rank, slice) pairs.
+    """
+    from tracelens.analyses.alignment_operations import Operations
+
+    count, ranks = job.end.shape
+    owner, start, end, family = [], [], [], []
+    for rank in range(ranks):
+        keep = np.zeros(count, dtype=bool)
+        keep[slice(*(cuts[rank] if cuts else (0, count)))] = True
+        for loser, where in lost:
+            if loser == rank:
+                keep[where] = False
+        owner.append(np.full(int(keep.sum()), rank))
+        start.append(job.start[keep, rank])
+        end.append(job.end[keep, rank])
+        family.append(job.operation[keep])
+    owner, start, end, family = (np.concatenate(c).astype(np.int64) for c in (owner, start, end, family))
+    ids = np.arange(len(owner))
+    return Operations(
+        owner=owner,
+        event_id=ids,
+        last_event_id=ids,
+        start=start,
+        end=end,
+        leave=end,
+        name_id=family,
+        stream=np.full(len(owner), 7),
+        shape=np.full(len(owner), 1),
+        family=family,
+        families=FAMILIES,
+        payload=np.zeros(len(owner), np.uint64),
+        message_bytes=np.full(len(owner), -1),
+    )
+
+
+def aligned(job: Job, *, exports=None, utc=None, wanted="auto", **how):
+    """`align_operations` on the job: one file, or one per rank with session starts at `utc`."""
+    from tracelens.analyses.alignment import align_operations
+    from tracelens.analyses.matching_communicators import RankClock
+
+    ranks = job.end.shape[1]
+    rows = operations(job, **how)
+    clocks = [
+        RankClock(rank, rank, 0 if exports is None else exports[rank], "node0", 0 if utc is None else utc[rank])
+        for rank in range(ranks)
+    ]
+    first = [int(rows.start[rows.owner == rank].min()) - 1_000 for rank in range(ranks)]
+    return align_operations(clocks, rows, first, wanted=wanted)
+
+
+def waits_of(alignment, ranks: int):
+    """(positions, waits [instances, ranks]) of the accepted instances of communicator 0."""
+    rows = alignment.members.filter(alignment.members["accepted"] & (alignment.members["communicator"] == 0))
+    return (
+        rows["position"].to_numpy().reshape(-1, ranks)[:, 0],
+        rows["wait_ns"].to_numpy().reshape(-1, ranks),
+    )
+
+
+def side_by_side(one: Job, other: Job) -> Job:
+    """Two jobs that never meet, on the ranks of one capture."""
+    count = min(len(one.key), len(other.key))
+    both = [
+        np.concatenate([getattr(job, name)[:count] for job in (one, other)], axis=1)
+        for name in ("start", "end", "arrival", "true_end")
+    ]
+    return Job(*both, one.key[:count], one.step[:count], one.operation[:count])

@@ -113,7 +113,9 @@ def _anchor(source: Axis, quantile: float) -> int:
     """The instance near a quantile that follows the largest gap: the start of a step has fewest look-alikes."""
     count = len(source.time)
     centre = int(quantile * (count - 1))
-    begin, end = max(1, centre - _ANCHOR_REACH), min(count, centre + _ANCHOR_REACH)
+    # Anchors of a short track must not all be the same instance: its partner may be lost.
+    reach = max(1, min(_ANCHOR_REACH, count // 12))
+    begin, end = max(1, centre - reach), max(2, min(count, centre + reach))
     return begin + int(np.argmax(np.diff(source.time[begin - 1 : end])))
 
 
