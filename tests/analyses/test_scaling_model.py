@@ -151,6 +151,25 @@ def test_nonsense_is_refused(tps: list[int], lambdas: list[float]) -> None:
         predict(model, machine, tps, lambdas)
 
 
+@pytest.mark.parametrize(
+    ("typed", "preset"),
+    [
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("Llama_3.3_70B_Instruct", "llama-3.3-70b"),
+        ("mistralai/Mixtral-8x7B-v0.1", None),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+        ("llama-3-8b-bf16", "llama-3-8b"),
+    ],
+)
+def test_names_as_the_hub_writes_them(typed: str, preset: str | None) -> None:
+    if preset is None:
+        with pytest.raises(UsageError, match="mixtral-8x7b"):
+            model_shape(typed)
+        return
+    assert model_shape(typed).streamed_bytes == model_shape(preset).streamed_bytes
+
+
 def test_unknown_names_suggest_close_ones() -> None:
     with pytest.raises(UsageError, match="did you mean") as error:
         model_shape("llama-3-8")

@@ -157,3 +157,36 @@ def test_a_capture_without_all_reduces_has_no_ladder(tmp_path: Path) -> None:
     (path,) = write(simulate(CaptureSpec(tp=1, steps=12)), tmp_path)
     with load(path) as trace, pytest.raises(MissingDataError, match="shows no all-reduce"):
         observed_ladder(trace, Setup("vllm", "9.0", 8), tp=8, width=4096)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"launch": "eager"},
+        {"launch": "piecewise", "side_stream": "compute"},
+        {"side_stream": "collective"},
+        {"pdl_ns": 500, "nvtx": "none"},
+        {"moe": True, "ep": "deep_ep", "dp": 2, "tp": 2},
+        {"sequence_parallel": True, "requests": 2, "steps": 12},
+        {"prefill_every": 5, "lost_head_steps": 2},
+    ],
+    ids=str,
+)
+def test_steps_of_every_kind_close(kind: dict[str, object], tmp_path: Path) -> None:
+    """Overlap, replicas, missing markers, prefill between, lost rows: compute, gaps and collectives are the step."""
+    spec = CaptureSpec(**{"steps": 24, "layers": 3, **kind})  # type: ignore[arg-type]
+    (path,) = write(simulate(spec), tmp_path)
+    with load(path) as trace:
+        step, notices = traced_step(trace, spec.tp, shape=SHAPE)
+    parts = sum(step.compute_ns.values()) + sum(step.gaps_ns.values())
+    parts += sum(one.wait_ns + one.transfer_ns for one in step.collectives)
+    assert parts == pytest.approx(step.step_ns, abs=1)
+    assert step.step_count >= 10
+    assert not notices
+    assert (step.tokens is None) == ("nvtx" in kind)
+
+
+def test_the_capture_of_another_size_is_told(sweep: dict[int, tuple[Capture, Path]]) -> None:
+    with load(sweep[4][1]) as trace:
+        _, notices = traced_step(trace, 2, shape=SHAPE)
+    assert [notice.code for notice in notices] == ["more-ranks-than-tp"]

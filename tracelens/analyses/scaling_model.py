@@ -172,11 +172,13 @@ def shape_notices(shape: ModelShape, largest_tp: int, tokens: int) -> list[Notic
     """What the model leaves out for this shape: key/value heads, query heads, experts."""
     notices = []
     if shape.kv_heads and largest_tp > shape.kv_heads:
+        one = shape.kv_heads == 1
+        what = "one key/value head (or latent) does" if one else f"{shape.kv_heads} key/value heads do"
         notices.append(
             Notice(
                 "kv-heads-replicate",
                 "info",
-                f"beyond TP {shape.kv_heads} the {shape.kv_heads} key/value heads no longer divide: they replicate, so "
+                f"beyond TP {shape.kv_heads} the {what} not divide: {'it replicates' if one else 'they replicate'}, so "
                 "the latency floor still falls but the cache that fits on one GPU does not grow",
                 "measure throughput apart from latency at those sizes",
                 count=shape.kv_heads,

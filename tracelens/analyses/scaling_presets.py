@@ -121,7 +121,7 @@ def model_shape(name: str) -> ModelShape:
         UsageError: there is none; the hint names the closest ones.
     """
     entries = _read("models.json", "models")
-    key = name.strip().lower().replace("_", "-")
+    key = _plain(name)
     base, weights = key, None
     for suffix in ("fp8", "bf16"):
         if key not in entries and key.endswith(f"-{suffix}"):
@@ -142,6 +142,14 @@ def model_shape(name: str) -> ModelShape:
         experts=entry.get("experts", 0),
         source=entry["source"],
     )
+
+
+def _plain(name: str) -> str:
+    """A model's name as the presets write it: `meta-llama/Meta-Llama-3-8B-Instruct` is `llama-3-8b`."""
+    key = name.strip().rpartition("/")[2].lower().replace("_", "-").removeprefix("meta-")
+    for word in ("-instruct", "-chat", "-base"):
+        key = key.replace(word, "")
+    return key
 
 
 def streamed_parameters(entry: Mapping[str, Any]) -> tuple[int, int]:

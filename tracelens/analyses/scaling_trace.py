@@ -26,6 +26,8 @@ from tracelens.trace import LoadedTrace
 
 SQL = Path(__file__).with_suffix(".sql")
 
+_FEW_UNMATCHED = 0.05
+
 
 def traced_step(
     trace: LoadedTrace, tp: int, *, tokens: int | None = None, shape: ModelShape | None = None
@@ -43,7 +45,6 @@ def traced_step(
     """
     rows, told_tokens = _chosen_steps(trace, tokens)
     known_tokens = told_tokens if told_tokens is not None else tokens
-    ranks, steps = rows["rank"].n_unique(), rows["step"].n_unique()
     share = 1.0 / rows.height
     compute, collective_ns = _exclusive(trace, rows, share)
     find_gaps(trace)
@@ -58,14 +59,14 @@ def traced_step(
     step = TracedStep(
         tp=tp,
         step_ns=float(rows["step_ns"].sum()) * share,
-        step_count=steps,
+        step_count=rows["step"].n_unique(),
         tokens=known_tokens,
         compute_ns=compute,
         gaps_ns={cause: gap_ns * share for cause, gap_ns in gap_rows.select("cause", "gap_ns").iter_rows()},
         host_part_ns=float(gap_rows["host_part_ns"].sum()) * share,
         collectives=_collectives(members, share, collective_ns, message),
     )
-    return step, _notices(trace, tp, ranks, members)
+    return step, _notices(trace, tp, members)
 
 
 def _chosen_steps(trace: LoadedTrace, tokens: int | None) -> tuple[pl.DataFrame, int | None]:
@@ -145,22 +146,35 @@ def _collectives(
     ]
 
 
-def _notices(trace: LoadedTrace, tp: int, ranks: int, members: pl.DataFrame) -> list[Notice]:
+def _notices(trace: LoadedTrace, tp: int, members: pl.DataFrame) -> list[Notice]:
     notices = [notice for notice in trace.notices if notice.severity == "warning"]
-    if ranks < tp:
+    present = len(trace.ranks)
+    # Replicas share the capture, and experts may couple them; who sums partial results together is the TP group.
+    together = trace.rows(SQL, "group_size")["rank_count"].item()
+    if present < tp:
         notices.append(
             Notice(
                 "ranks-missing",
                 "warning",
-                f"the capture of TP {tp} shows {ranks} rank{'s' if ranks != 1 else ''}: what it waits for cannot be told "
-                "from what it transfers",
+                f"the capture of TP {tp} shows {present} rank{'s' if present != 1 else ''}: what it waits for cannot be "
+                "told from what it transfers",
                 "record all ranks: --trace-fork-before-exec=true, or one export a rank",
-                count=tp - ranks,
+                count=tp - present,
             )
         )
-    unmatched = int(members["call_count"].sum() or 0) - int(members["matched_count"].sum() or 0)
+    elif together is not None and together > tp:
+        notices.append(
+            Notice(
+                "more-ranks-than-tp",
+                "warning",
+                f"in the capture given for TP {tp} {together} ranks all-reduce together",
+                "is it the capture of another TP size?",
+                count=together,
+            )
+        )
     calls = int(members["call_count"].sum() or 0)
-    if ranks >= tp > 1 and calls and unmatched > 0.05 * calls:
+    unmatched = calls - int(members["matched_count"].sum() or 0)
+    if present >= tp > 1 and calls and unmatched > _FEW_UNMATCHED * calls:
         notices.append(
             Notice(
                 "waits-unknown",

@@ -24,6 +24,15 @@ WHERE g.cause <> 'idle'
 GROUP BY g.cause
 ORDER BY g.cause;
 
+-- name: group_size
+-- One row: rank_count, the ranks of the largest communicator that all-reduces; null without one.
+SELECT max(rank_count)::BIGINT AS rank_count
+FROM (
+    SELECT communicator, count(DISTINCT rank) AS rank_count
+    FROM collective_member WHERE operation = 'all_reduce' AND communicator IS NOT NULL
+    GROUP BY communicator
+);
+
 -- name: names
 -- One row per kernel name. Order: name_id, without gaps.
 SELECT name_id, bucket, operation IS NOT NULL AS collective FROM kernel_name ORDER BY name_id;

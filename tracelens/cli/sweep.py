@@ -91,8 +91,9 @@ def sweep(
         return 0
 
     def tell(line: str) -> None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        if sys.stderr.isatty():
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
     outcomes = runner.sweep(runs, Path(workdir), timeout_s=timeout_s, force=rerun, tell=tell)
     eager = "--enforce-eager" in (extra or ()) or "--disable-cuda-graph" in (extra or ())
