@@ -301,7 +301,7 @@ def _like_the_script(
     tables = {"buckets": BucketResult.schemas["buckets"].frame(rows)}
     if kernels:
         tables["kernels"] = BucketResult.schemas["kernels"].frame(_kernel_rows(sweep, names, [None]))
-    devices = trace.db.execute("SELECT count(*) FROM rank").fetchall()[0][0]
+    devices = int(trace.rows(_SQL, "devices_swept").item())
     notices = list(_notices(trace, names, sweep))
     if devices > 1:
         notices.insert(

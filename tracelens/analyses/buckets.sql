@@ -15,3 +15,11 @@ SELECT export, name_id, start_ns, end_ns FROM (
 -- name: invisible_graphs
 -- Whether graphs ran whose work left no row, so that busy and idle time are unknown.
 SELECT count(*) > 0 AS invisible FROM notice WHERE code = 'graph-invisible';
+
+-- name: devices_swept
+-- The most devices of one process each that --compat sweeps as one timeline: those of the fullest export.
+SELECT coalesce(max(devices), 0)::BIGINT AS device_count FROM (
+    SELECT export, count(*) AS devices FROM (
+        SELECT export, process, device FROM rank UNION SELECT export, process, device FROM other_event WHERE kind < 3
+    ) GROUP BY export
+);

@@ -89,9 +89,9 @@ COPY_LABELS = {
     8: "[CUDA memcpy Device-to-Device]",
     9: "[CUDA memcpy Host-to-Host]",
     10: "[CUDA memcpy Peer-to-Peer]",
-    11: "[CUDA Unified Memory memcpy HtoD]",
-    12: "[CUDA Unified Memory memcpy DtoH]",
-    13: "[CUDA Unified Memory memcpy DtoD]",
+    11: "[CUDA memcpy Unified Host-to-Device]",
+    12: "[CUDA memcpy Unified Device-to-Host]",
+    13: "[CUDA memcpy Unified Device-to-Device]",
 }
 
 #: NVTX event types; the numbers are the same from 2022 to 2026.
