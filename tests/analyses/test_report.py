@@ -63,3 +63,16 @@ def test_report_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(["report", source, "-o", str(page)]) == 2
     assert run(["report", source, "-o", str(page), "--force", "--compare", source]) == 0
     assert "comparison" in page.read_text()
+
+
+def test_scaling_closes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    points = ["--tp=1=4481us", "--tp=2=2500us", "--tp=4=1500us", "--tp=8=1000us"]
+    scaled = tmp_path / "scaling.json"
+    assert run(["scaling", *points, "--model-preset", "llama-3-8b", "-o", str(scaled)]) == 0, capsys.readouterr().err
+    source = str(next((FIXTURES / "decode_tp2").glob("*.sqlite")))
+    page = tmp_path / "r.html"
+    assert run(["report", source, "-o", str(page), "--scaling", str(scaled), "--no-cache"]) == 0
+    assert "scaling_points" in page.read_text()
+    (tmp_path / "odd.json").write_text('{"command": "scaling"}')
+    assert run(["report", source, "-o", str(page), "--force", "--scaling", str(tmp_path / "odd.json")]) == 2
+    assert "is not what tracelens scaling writes" in capsys.readouterr().err

@@ -10,8 +10,10 @@ import pytest
 
 from tests.views import chromium
 from tests.views.report_tp8 import HOSTILE, ReportResult, report_result
+from tracelens.api import load
 from tracelens.views.html import write_report
 
+REAL = Path(__file__).resolve().parents[3] / "shared" / "exports"
 pytestmark = pytest.mark.skipif(chromium.path() is None, reason="no chromium on this machine")
 
 
@@ -183,6 +185,23 @@ def test_empty_report_and_empty_tables(browser: chromium.Chromium, tmp_path: Pat
         assert browser.errors == []
         assert browser.run("document.documentElement.dataset.ready") == "yes"
         assert browser.run("document.querySelectorAll('.absent').length") > 0
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no folder of real exports beside this checkout")
+@pytest.mark.parametrize("name", ["h100x2_before", "h100x2_after", "power_iteration_2025_3"])
+def test_real_captures(browser: chromium.Chromium, tmp_path: Path, name: str) -> None:
+    with load(REAL / f"{name}.sqlite", use_cache=False) as trace:
+        trace.report(tmp_path / "r.html")
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(tmp_path / "r.html")
+    assert browser.run("document.documentElement.dataset.ready") == "yes"
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.run("document.querySelectorAll('#budget .mark').length") > 0
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.errors == []
+    assert browser.requests == []
+    assert (tmp_path / "r.html").stat().st_size < 1_000_000
 
 
 def test_comparison_and_scaling(browser: chromium.Chromium, tmp_path: Path) -> None:

@@ -124,6 +124,11 @@ class ReportResult(Result):
         **_prefixed("scaling", ScalingResult.schemas),
     }
 
+    def __post_init__(self) -> None:
+        """Check the tables; the residual's parts that follow the columns of `scaling_points` are checked where made."""
+        for name, frame in self.tables.items():
+            self.schemas[name].check(frame.select(self.schemas[name].names) if name == "scaling_points" else frame)
+
 
 def report(trace: LoadedTrace, *, compared: Result | None = None, scaled: Result | None = None) -> ReportResult:
     """Collect what the page shows.

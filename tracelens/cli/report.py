@@ -62,6 +62,8 @@ def _scaled(path: Path) -> ScalingResult:
     """The points of a `tracelens scaling` run, read from its JSON."""
     import json
 
+    import polars as pl
+
     from tracelens.analyses.scaling import ScalingResult
 
     try:
@@ -69,9 +71,13 @@ def _scaled(path: Path) -> ScalingResult:
         if found["command"] != "scaling":
             raise KeyError("command")
         tables = {name: schema.frame(found[name]) for name, schema in ScalingResult.schemas.items() if name in found}
+        parts = [name for name in found["points"][0] if name not in tables["points"].columns]
+        tables["points"] = tables["points"].with_columns(
+            pl.Series(name, [row[name] for row in found["points"]], dtype=pl.Float64) for name in parts
+        )
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, pl.exceptions.PolarsError) as error:
         raise UsageError(
             f"{path} is not what tracelens scaling writes", "Make it: tracelens scaling ... -o scaling.json"
         ) from error

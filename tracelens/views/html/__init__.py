@@ -25,7 +25,7 @@ figures, for notebooks.
     slices                                      view, step, rank, stream, kind, bucket, name, start_ns, duration_ns
     compare_verdict compare_buckets compare_collective_parts compare_kernels compare_gaps compare_ranks
     compare_environment                         as `compare`
-    scaling_points scaling_fit                  as `scaling`
+    scaling_points scaling_fit scaling_what_if  as `scaling`
 """
 
 from tracelens.views.html.page import render, write_report

@@ -316,5 +316,6 @@ def _scaling() -> dict[str, Any]:
         "blocks": [
             _chart("scaling", "scaling_points", "Step time: measured and predicted", x="tp"),
             _table("scaling_fit", "Fit", open=True),
+            _table("scaling_what_if", "What changes would save", open=True),
         ],
     }

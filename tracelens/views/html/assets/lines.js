@@ -124,12 +124,17 @@ function points(figure, bar, block) {
 function scaling(figure, bar, block) {
   const table = frame(block.table);
   const holder = el("div"), keys = el("div");
-  const lines = [["step_us", "measured", "0", false], ["predicted_us", "predicted", "5", true]].filter(([name]) => table.has(name));
-  legend(keys, lines.map(([name, label, fill]) => ({ key: name, label, fill })), null);
+  // Statistics never meet in one line: each has its own pair.
+  const kindsOf = table.has("statistic") ? [...new Set(table.all().map((row) => table.value("statistic", row)))] : [null];
+  const fills = ["0", "2", "7", "1"], dashes = ["5", "3", "8", "12"];
+  const lines = kindsOf.flatMap((statistic, index) => [["step_us", "measured", fills[index % 4], false], ["predicted_us", "predicted", dashes[index % 4], true]]
+    .filter(([name]) => table.has(name) && table.all().some((row) => table.value(name, row) !== null))
+    .map(([name, label, fill, dashed]) => ({ name, fill, dashed, statistic, label: kindsOf.length > 1 ? `${label} (${word(statistic)})` : label })));
+  legend(keys, lines.map((line) => ({ key: line.label, label: line.label, fill: line.fill })), null);
   figure.append(keys, holder);
   plot(holder, block.title, (node, width) => {
     const rows = table.all(), height = 280, left = 70, right = 24, top = 12, bottom = height - 40;
-    const values = rows.flatMap((row) => lines.map(([name]) => table.value(name, row))).filter((value) => value !== null);
+    const values = rows.flatMap((row) => lines.map((line) => table.value(line.name, row))).filter((value) => value !== null);
     const most = Math.max(...values, 1) * 1.08;
     const kinds = [...new Set(rows.map((row) => table.value(block.x, row)))].sort((a, b) => a - b);
     const toX = (value) => left + ((kinds.indexOf(value) + 0.5) / kinds.length) * (width - left - right);
@@ -142,8 +147,8 @@ function scaling(figure, bar, block) {
     }
     kinds.forEach((kind) => root.append(svg("text", { class: "strong", x: toX(kind), y: bottom + 18, "text-anchor": "middle" }, `TP ${kind}`)));
     const marks = [];
-    for (const [name, label, fill, dashed] of lines) {
-      const kept = rows.filter((row) => table.value(name, row) !== null);
+    for (const { name, label, fill, dashed, statistic } of lines) {
+      const kept = rows.filter((row) => table.value(name, row) !== null && (statistic === null || table.value("statistic", row) === statistic));
       root.append(svg("path", { d: kept.map((row, index) => `${index ? "L" : "M"}${toX(table.value(block.x, row))} ${toY(table.value(name, row))}`).join(""), fill: "none", stroke: colourOf(fill), "stroke-width": 2, "stroke-dasharray": dashed ? "6 5" : null }));
       for (const row of kept) {
         const x = toX(table.value(block.x, row)), y = toY(table.value(name, row));
