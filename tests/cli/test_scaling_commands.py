@@ -129,6 +129,22 @@ def test_vllm_and_sglang_together_stand_apart(tmp_path: Path) -> None:
     assert "no ratio may cross them" in mixed.err
 
 
+def test_an_affine_fit_of_vllms_whole_generations(tmp_path: Path) -> None:
+    """The published 7B table as vLLM would write it: a 63.8 ms, c 91.9 ms, 71.8 us over 64 all-reduces x 20 tokens."""
+    words = []
+    for tp, milliseconds in zip((1, 2, 4, 8), (153.8, 128.6, 107.4, 97.6), strict=True):
+        path = tmp_path / f"tp{tp}.json"
+        path.write_text(json.dumps({"avg_latency": milliseconds / 1e3, "latencies": [], "percentiles": {}}))
+        words += ["--tp", f"{tp}={path}"]
+    words += ["--fit", "affine", "--layers", "32", "--output-len", "20"]
+    answer = tracelens("scaling", *words, "--format", "json").json
+    fitted = {row["parameter"]: row["value"] for row in answer["fit"]}
+    assert fitted["a_us"] == pytest.approx(63_847, abs=1)
+    assert fitted["c_us"] == pytest.approx(91_922, abs=1)
+    assert fitted["lambda_equivalent_us"] == pytest.approx(71.8, abs=0.05)
+    assert {row["statistic"] for row in answer["points"]} == {"mean_generation"}
+
+
 def test_scaling_writes_what_it_shows(tmp_path: Path) -> None:
     words = results(tmp_path, "sglang")
     assert tracelens("scaling", *words, "--model-preset", "llama-3-8b", "-o", tmp_path / "out.json").code == 0

@@ -77,7 +77,9 @@ class Measurement:
         return self.batch, self.input_len, self.output_len
 
 
-def read_results(path: Path, tp: int, *, batch: int | None = None, output_len: int | None = None) -> list[Measurement]:
+def read_results(
+    path: Path, tp: int, *, batch: int | None = None, output_len: int | None = None, per_token: bool = True
+) -> list[Measurement]:
     """Every measurement in one result file.
 
     Args:
@@ -85,6 +87,7 @@ def read_results(path: Path, tp: int, *, batch: int | None = None, output_len: i
         tp: the TP size that it was run at.
         batch: requests in the batch, for formats that do not record it.
         output_len: output tokens per request, for formats that do not record it.
+        per_token: whether a whole generation's time is divided by a known output length.
 
     Returns:
         One measurement, or for SGLang's appended file one per workload, the last run of each.
@@ -97,7 +100,7 @@ def read_results(path: Path, tp: int, *, batch: int | None = None, output_len: i
     documents = _documents(path)
     found: dict[tuple[str, tuple[int | None, int | None, int | None]], Measurement] = {}
     for document in documents:
-        measurement = _measurement(document, path, tp, batch, output_len)
+        measurement = _measurement(document, path, tp, batch, output_len, per_token)
         found[measurement.statistic, measurement.workload] = measurement
     return list(found.values())
 
@@ -151,10 +154,10 @@ _KNOWN = "known results: vllm bench latency --output-json, sglang one_batch --re
 
 
 def _measurement(
-    document: Mapping[str, Any], path: Path, tp: int, batch: int | None, output_len: int | None
+    document: Mapping[str, Any], path: Path, tp: int, batch: int | None, output_len: int | None, per_token: bool
 ) -> Measurement:
     if "avg_latency" in document:
-        return _vllm_latency(document, path, tp, batch, output_len)
+        return _vllm_latency(document, path, tp, batch, output_len, per_token)
     if "median_decode_latency" in document or ("prefill_latency" in document and "total_latency" in document):
         return _sglang_one_batch(document, path, tp)
     if "output_token_throughput" in document or "inter_token_latency" in document:
@@ -178,14 +181,14 @@ def _whole(document: Mapping[str, Any], key: str) -> int | None:
 
 
 def _vllm_latency(
-    document: Mapping[str, Any], path: Path, tp: int, batch: int | None, output_len: int | None
+    document: Mapping[str, Any], path: Path, tp: int, batch: int | None, output_len: int | None, per_token: bool
 ) -> Measurement:
     generation_us = _number(document, "avg_latency", path) * 1e6
-    per_token = MEAN_GENERATION if output_len is None else MEAN_GENERATION_PER_TOKEN
+    divisor = output_len if per_token and output_len is not None else None
     return Measurement(
         tp=tp,
-        statistic=per_token,
-        step_us=generation_us / (output_len or 1),
+        statistic=MEAN_GENERATION if divisor is None else MEAN_GENERATION_PER_TOKEN,
+        step_us=generation_us / (divisor or 1),
         tokens_per_s=None if output_len is None or batch is None else batch * output_len / generation_us * 1e6,
         batch=batch,
         output_len=output_len,

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from tracelens.analyses.harness_results import MEAN_GENERATION, MEAN_GENERATION_PER_TOKEN
 from tracelens.analyses.residual import TracedStep
 from tracelens.analyses.scaling_fit import AffineFit, CurveFit, Estimate, affine_fit, curve_fit, lambda_at
 from tracelens.analyses.scaling_model import ScalingModel
@@ -104,20 +105,23 @@ def _affine(group: Group, question: Question, fits: FitRows, suffix: str, *, alo
             raise
         fits.notices.append(Notice("fit-refused", "warning", f"{group.label}: {error.message}", error.hint))
         return ""
-    return _affine_rows(fit, question, fits, suffix)
+    tokens = 1 if group.statistic == MEAN_GENERATION_PER_TOKEN else question.output_tokens or 1
+    return _affine_rows(fit, group, question, tokens, fits, suffix)
 
 
-def _affine_rows(fit: AffineFit, question: Question, fits: FitRows, suffix: str) -> str:
+def _affine_rows(fit: AffineFit, group: Group, question: Question, tokens: int, fits: FitRows, suffix: str) -> str:
     refusal = fit.refusal
     fits.add("a_us", suffix, fit.a, fit.r2, refusal, accepted=not refusal)
     fits.add("c_us", suffix, fit.c, fit.r2, refusal, accepted=not refusal)
     if question.shape is not None:
-        scale = question.shape.all_reduces * (question.output_tokens or 1)
+        scale = question.shape.all_reduces * tokens
         low, high = fit.c.low, fit.c.high
         equivalent = Estimate(
             fit.c.value / scale, None if low is None else low / scale, None if high is None else high / scale
         )
-        note = "c / (2 L x tokens): host cost and prefill are in it, not only all-reduces"
+        note = f"c / (2 L x {tokens} tokens): host cost and prefill are in it, not only all-reduces"
+        if tokens == 1 and group.statistic == MEAN_GENERATION:
+            note = "c / 2 L of a whole generation: give --output-len for the cost of one all-reduce"
         fits.add("lambda_equivalent_us", suffix, equivalent, fit.r2, refusal or note, accepted=not refusal)
     if not refusal:
         return ""

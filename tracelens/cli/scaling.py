@@ -110,7 +110,14 @@ def _point(asked: Asked, size: int, files: list[str], question: Question, notice
         if time_us is not None and not Path(file).exists():
             measurements.append(Measurement(size, GIVEN, time_us, source=file))
         elif looks_like_results(Path(file)):
-            found = read_results(Path(file), size, batch=question.tokens, output_len=question.output_tokens)
+            # An affine fit is of whole generations, so these stay whole.
+            found = read_results(
+                Path(file),
+                size,
+                batch=question.tokens,
+                output_len=question.output_tokens,
+                per_token=question.fit != "affine",
+            )
             measurements += [one for one in found if question.tokens is None or one.batch in (None, question.tokens)]
         else:
             traces.append(file)
