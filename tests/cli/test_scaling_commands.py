@@ -68,6 +68,8 @@ def test_a_gpu_by_name() -> None:
             ["scaling", "--tp", "1=142.5ms", "--tp", "2=100.4ms", "--tp", "4=207.8ms", "--fit", "affine"],
             "no prediction",
         ),
+        (["scaling", "--tp", "8=900us", "--what-if", "faster"], "no change that can be answered"),
+        (["scaling", "--tp", "8=900us", "--tp", "2=none.sqlite"], "none.sqlite"),
         (["ladder", "--tp", "8"], "--engine, --arch, --width are needed"),
         (["ladder", "--engine", "orca", "--arch", "9.0", "--tp", "8", "--width", "4096"], "no ladder is known"),
         (["ladder", "--engine", "vllm", "--arch", "9.0", "--tp", "1", "--width", "4096"], "no all-reduce"),
@@ -143,6 +145,18 @@ def test_an_affine_fit_of_vllms_whole_generations(tmp_path: Path) -> None:
     assert fitted["c_us"] == pytest.approx(91_922, abs=1)
     assert fitted["lambda_equivalent_us"] == pytest.approx(71.8, abs=0.05)
     assert {row["statistic"] for row in answer["points"]} == {"mean_generation"}
+
+
+def test_a_batch_that_is_not_in_the_file(tmp_path: Path) -> None:
+    ran = tracelens("scaling", *results(tmp_path, "sglang"), "--tokens", "32")
+    assert ran.code == 2
+    assert "holds no batch of 32" in ran.err
+
+
+def test_layers_alone_are_enough_for_lambda(tmp_path: Path) -> None:
+    answer = tracelens("scaling", *results(tmp_path, "sglang"), "--layers", "32", "--format", "json").json
+    fitted = {row["parameter"]: row["value"] for row in answer["fit"]}
+    assert fitted["lambda_us"] == pytest.approx(5)
 
 
 def test_scaling_writes_what_it_shows(tmp_path: Path) -> None:

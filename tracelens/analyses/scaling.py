@@ -124,10 +124,31 @@ def _check(points: Sequence[SweepPoint], question: Question) -> None:
         raise UsageError("TP sizes are whole numbers from 1")
     if question.lambda_us is not None and not 0 <= question.lambda_us < float("inf"):
         raise UsageError(f"--lambda-us is a time of 0 or more, not {question.lambda_us:g}")
+    for change in question.what_if:
+        _wanted_lambda(change)
     if question.shape is not None:
-        check_model(
-            ScalingModel(question.shape, question.link_bytes_per_s, question.tokens or 1, question.bytes_t1_us or 1.0)
+        whole = ScalingModel(
+            question.shape, question.link_bytes_per_s, question.tokens or 1, question.bytes_t1_us or 1.0
         )
+        check_model(whole, width_known=False)
+
+
+def _wanted_lambda(change: str) -> float | None:
+    """The lambda that a change of `--what-if` asks for; null for the changes without one.
+
+    Raises:
+        UsageError: it is no change that can be answered.
+    """
+    if change in ("no-skew", "no-host-gaps"):
+        return None
+    name, _, value = change.partition("=")
+    try:
+        wanted = float(value)
+    except ValueError:
+        wanted = -1.0
+    if name != "lambda" or not 0 <= wanted < float("inf"):
+        raise UsageError(f"{change!r} is no change that can be answered", "known: no-skew, no-host-gaps, lambda=X")
+    return wanted
 
 
 def _reference(group: Group, question: Question, traced: Mapping[int, TracedStep], tp: int) -> Reference:
@@ -287,13 +308,9 @@ def _saved_us(change: str, row: Mapping[str, Any], question: Question, step: Tra
         return None if step is None else step.wait_ns / 1e3
     if change == "no-host-gaps":
         return None if step is None else step.host_part_ns / 1e3
-    name, _, value = change.partition("=")
-    try:
-        wanted = float(value)
-    except ValueError:
-        wanted = -1.0
-    if name != "lambda" or wanted < 0:
-        raise UsageError(f"{change!r} is no change that can be answered", "known: no-skew, no-host-gaps, lambda=X")
+    wanted = _wanted_lambda(change)
+    if wanted is None:
+        return None
     if step is not None and step.all_reduces:
         transfers_ns = sum(one.transfer_ns for one in step.all_reduces)
         return transfers_ns / 1e3 - step.all_reduce_calls * wanted

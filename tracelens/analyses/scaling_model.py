@@ -133,15 +133,19 @@ def _check(model: ScalingModel, tps: Sequence[int], lambdas_us: Sequence[float])
     check_model(model)
 
 
-def check_model(model: ScalingModel) -> None:
+def check_model(model: ScalingModel, *, width_known: bool = True) -> None:
     """Refuse a workload whose figures are not positive.
+
+    Args:
+        model: the workload.
+        width_known: whether a width of 0, which stands for an unknown one, is refused too.
 
     Raises:
         UsageError: names the first such figure and its option.
     """
     figures = {
         "--layers": model.shape.layers,
-        "--width": model.shape.width,
+        "--width": model.shape.width if width_known or model.shape.width else 1,
         "--dtype-bytes": model.shape.dtype_bytes,
         "--tokens": model.tokens,
         "--nvlink-gb-s": model.link_bytes_per_s,

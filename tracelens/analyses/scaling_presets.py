@@ -32,7 +32,8 @@ class ModelShape:
     Attributes:
         name: preset name, or `custom`.
         layers: transformer layers; a layer holds two all-reduces.
-        width: model width d, elements of the residual of one token.
+        width: model width d, elements of the residual of one token; 0 when not known: messages then have no size, and
+            no bandwidth term.
         dtype_bytes: bytes per element of the residual that an all-reduce carries.
         streamed_bytes: bytes that one decode step reads from memory at TP 1; null when not known.
         kv_heads: key/value heads, null when not known; beyond them a larger TP size replicates.

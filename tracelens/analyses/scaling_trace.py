@@ -55,7 +55,9 @@ def traced_step(
         members = trace.rows(SQL, "collectives")
     finally:
         trace.db.unregister("scaling_window")
-    message = None if shape is None or known_tokens is None else known_tokens * shape.width * shape.dtype_bytes
+    message = None
+    if shape is not None and shape.width and known_tokens is not None:
+        message = known_tokens * shape.width * shape.dtype_bytes
     step = TracedStep(
         tp=tp,
         step_ns=float(rows["step_ns"].sum()) * share,

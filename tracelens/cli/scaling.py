@@ -102,6 +102,7 @@ def _point(asked: Asked, size: int, files: list[str], question: Question, notice
 
     from tracelens.analyses.harness_results import Measurement, looks_like_results, read_results
     from tracelens.analyses.scaling_points import GIVEN, SweepPoint, literal_us
+    from tracelens.errors import UsageError
 
     measurements: list[Measurement] = []
     traces: list[str] = []
@@ -118,7 +119,11 @@ def _point(asked: Asked, size: int, files: list[str], question: Question, notice
                 output_len=question.output_tokens,
                 per_token=question.fit != "affine",
             )
-            measurements += [one for one in found if question.tokens is None or one.batch in (None, question.tokens)]
+            wanted = [one for one in found if question.tokens is None or one.batch in (None, question.tokens)]
+            if not wanted:
+                held = ", ".join(str(one.batch) for one in found)
+                raise UsageError(f"{file} holds no batch of {question.tokens}", f"It holds {held}: see --tokens.")
+            measurements += wanted
         else:
             traces.append(file)
     if not traces:

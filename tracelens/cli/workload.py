@@ -70,8 +70,7 @@ class Workload:
 
         if self.model_preset is None and self.layers is None:
             return None
-        # Without a width the messages count as empty: only the bandwidth term, a small one, is lost.
-        base = model_shape(self.model_preset) if self.model_preset else ModelShape("custom", 1, 1)
+        base = model_shape(self.model_preset) if self.model_preset else ModelShape("custom", 1, 0)
         given: dict[str, Any] = {
             "layers": self.layers,
             "width": self.width,
