@@ -42,8 +42,7 @@ def exposure(trace: LoadedTrace) -> Exposure:
 def _build(tl: Timeline) -> Exposure:
     event = np.flatnonzero(tl.is_collective & (tl.end > tl.start))
     exposed_ns = np.zeros(len(event), np.int64)
-    other_kernel = np.flatnonzero((tl.kind == KERNEL) & ~tl.is_collective & (tl.end > tl.start))
-    other_stream, other_place = tl.stream[other_kernel], tl.rank_place[other_kernel]
+    working = (tl.kind == KERNEL) & ~tl.is_collective & (tl.end > tl.start)
     # Ranks with several collective streams take one turn per stream, all ranks together.
     streams = np.unique(tl.stream[event])
     ranks = tl.stream_rank[streams]
@@ -54,8 +53,8 @@ def _build(tl: Timeline) -> Exposure:
         of_rank = np.full(len(tl.ranks), -1, np.int64)
         of_rank[tl.stream_rank[chosen]] = chosen
         mine = np.flatnonzero(of_rank[tl.rank_place[event]] == tl.stream[event])
-        hides = (of_rank[other_place] >= 0) & (of_rank[other_place] != other_stream)
-        hiding = other_kernel[hides]
+        elsewhere = (of_rank[tl.stream_rank] >= 0) & (of_rank[tl.stream_rank] != np.arange(len(tl.stream_rank)))
+        hiding = np.flatnonzero(working & elsewhere[tl.stream])
         cover = Coverage.of_events(tl.start[hiding], tl.end[hiding])
         own = event[mine]
         exposed_ns[mine] = tl.end[own] - tl.start[own] - cover.within(tl.start[own], tl.end[own])

@@ -89,7 +89,7 @@ def explain(tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, 
         typical: int64 ns [ranks, 2], launch latency of other calls and of graph launches.
         edges: windows and idle between requests.
     """
-    for low in range(0, len(occ.gap_start), _SLICE):
+    for low in range(0, len(occ), _SLICE):
         yield _explain(tl, occ, launches, typical, edges, low)
 
 
@@ -97,8 +97,8 @@ def _explain(
     tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, edges: StepEdges, low: int
 ) -> GapSlice:
     part = slice(low, low + _SLICE)
-    dry, start = occ.gap_start[part], occ.gap_end[part]
     before, after = occ.before[part], occ.after[part]
+    dry, start = tl.end[before], tl.start[after]
     row, boundary = _windows(edges, dry, start)
     inside = tl.in_graph[after] & tl.in_graph[before]
     inside &= (tl.correlation[before] == tl.correlation[after]) & (tl.correlation[after] >= 0)

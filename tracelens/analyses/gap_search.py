@@ -75,7 +75,7 @@ def _search(trace: LoadedTrace) -> Gaps:
     steps = search_steps(trace)
     launches = launch_clock(tl, occ, aligned_clock(trace))
     typical, shown = typical_latency(tl, occ, launches)
-    count = len(occ.gap_start)
+    count = len(occ)
     cause = np.zeros(count, np.uint8)
     row = np.full(count, -1, np.int32)
     step_cause_ns = np.zeros(steps.table.height * len(CAUSES), np.int64)
@@ -84,11 +84,11 @@ def _search(trace: LoadedTrace) -> Gaps:
     for part in explain(tl, occ, launches, typical, _step_edges(tl, steps)):
         stretch = slice(part.low, part.low + len(part.cause))
         cause[stretch], row[stretch] = part.cause, part.row
-        length = occ.gap_end[stretch] - occ.gap_start[stretch]
-        held = part.row >= 0
+        held = np.flatnonzero(part.row >= 0)
+        length = tl.start[occ.after[stretch][held]] - tl.end[occ.before[stretch][held]]
         step_cause_ns += np.bincount(
             part.row[held].astype(np.int64) * len(CAUSES) + part.cause[held],
-            length[held],
+            length,
             minlength=len(step_cause_ns),
         ).astype(np.int64)
         led.append((part.led + part.low, part.launch_start, part.host_part, part.launch_part))
@@ -135,8 +135,8 @@ def _register(trace: LoadedTrace, gaps: Gaps) -> None:
         frame = pl.DataFrame(
             {
                 "rank": tl.ranks[place],
-                "start_ns": occ.gap_start[stretch] - shift,
-                "end_ns": occ.gap_end[stretch] - shift,
+                "start_ns": tl.end[occ.before[stretch]] - shift,
+                "end_ns": tl.start[after] - shift,
                 "cause": gaps.cause[stretch],
                 "before_event_id": tl.event_id[occ.before[stretch]],
                 "after_event_id": tl.event_id[after],

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
-from tracelens.analyses.gap_causes import CAUSES, IDLE, NULL
+from tracelens.analyses.gap_causes import CAUSES, IDLE
 from tracelens.analyses.gap_search import Gaps, find_gaps, search_gaps
+from tracelens.analyses.gap_tables import CutGaps, by_cause, by_neighbours, cut_gaps, every_gap
 from tracelens.analyses.selection import select
-from tracelens.analyses.step_search import search_steps
+from tracelens.analyses.step_search import search_steps, selected_steps
 from tracelens.analyses.step_summary import whole_ns
-from tracelens.analyses.timeline import Ints, Timeline, timeline
+from tracelens.analyses.timeline import Timeline, timeline
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
 
 __all__ = ["CAUSES", "Gaps", "GapsResult", "find_gaps", "gaps"]
-
-_CAUSE = pl.Enum(CAUSES)
 
 CAUSES_SCHEMA = Schema(
     "one cause on one rank",
@@ -79,15 +77,6 @@ class GapsResult(Result):
     schemas: ClassVar[Mapping[str, Schema]] = {"causes": CAUSES_SCHEMA, "edges": EDGES_SCHEMA, "gaps": GAPS_SCHEMA}
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Gaps, or the parts of them inside the selection. All arrays are [parts]."""
-
-    gap: Ints
-    start: Ints
-    end: Ints
-
-
 def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     """Idle time of every rank by cause.
 
@@ -104,11 +93,8 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     found = search_gaps(trace)
     steps = search_steps(trace)
     tl = timeline(trace)
-    cut = _cut(trace, tl, found)
     hidden = [rank for rank, shown in found.opaque.items() if not shown]
-    frame = _frame(tl, found, cut).filter(~pl.col("rank").is_in(hidden))
-    causes = _causes(trace, frame, [rank for rank in tl.ranks.tolist() if rank not in hidden])
-    edges = _edges(tl, frame)
+    cut = cut_gaps(trace, tl, found, hidden)
     provenance = trace.provenance() | {
         "marker": steps.marking.marker,
         "regularity": steps.facts["regularity"],
@@ -117,98 +103,22 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
         "window": select(trace).words,
     }
     notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *_hidden_notice(hidden))
-    if frame.is_empty() and hidden:
+    if len(hidden) == len(tl.ranks):
         return GapsResult(tables={}, notices=notices, provenance=provenance)
+    causes = _causes(trace, tl, found, cut, [rank for rank in tl.ranks.tolist() if rank not in hidden])
+    edges = EDGES_SCHEMA.frame(by_neighbours(tl, found, cut))
     tables = {"causes": causes, "edges": edges}
     if all:
-        tables["gaps"] = _every(trace, tl, found, frame)
+        tables["gaps"] = GAPS_SCHEMA.frame(every_gap(trace, tl, found, cut))
     return GapsResult(tables=tables, notices=notices, provenance=provenance, sentences=_sentences(causes, edges, found))
 
 
-def _cut(trace: LoadedTrace, tl: Timeline, found: Gaps) -> _Cut:
-    """The gaps inside the selection's windows."""
-    start, end = found.occupancy.gap_start, found.occupancy.gap_end
-    selection = select(trace)
-    if selection.whole:
-        return _Cut(np.arange(len(start)), start, end)
-    windows = selection.windows.sort("rank", "start_ns")
-    place = np.searchsorted(tl.ranks, windows["rank"].to_numpy())
-    low = windows["start_ns"].to_numpy() + tl.shift[place]
-    high = windows["end_ns"].to_numpy() + tl.shift[place]
-    first = np.searchsorted(high, start, side="right")
-    last = np.searchsorted(low, end, side="left")
-    times = np.maximum(last - first, 0)
-    gap = np.repeat(np.arange(len(start)), times)
-    window = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
-    return _Cut(gap, np.maximum(start[gap], low[window]), np.minimum(end[gap], high[window]))
-
-
-def _frame(tl: Timeline, found: Gaps, cut: _Cut) -> pl.DataFrame:
-    """One row per cut gap: gap, rank, cause (code), length, names and API of its sides, and its parts."""
-    before, after = found.occupancy.before[cut.gap], found.occupancy.after[cut.gap]
-    call = tl.launch[after]
-    has_api = call >= 0
-    api = np.where(has_api, tl.launches.api[np.maximum(call, 0)], -1) if len(tl.launches.api) else call
-    led = np.searchsorted(found.led, cut.gap)
-    is_led = np.zeros(len(cut.gap), bool)
-    if len(found.led):
-        is_led = found.led[np.minimum(led, len(found.led) - 1)] == cut.gap
-    at = led[is_led]
-    host = np.full(len(cut.gap), NULL)
-    launched = np.full(len(cut.gap), NULL)
-    # A part is an interval too: it is clipped with its gap.
-    dry = found.occupancy.gap_start[cut.gap[is_led]]
-    host_end = dry + found.host_part[at]
-    begins = np.maximum(found.launch_start[at], dry)
-    has_parts = found.host_part[at] != NULL
-    low, high = cut.start[is_led], cut.end[is_led]
-    host[is_led] = np.where(has_parts, np.maximum(np.minimum(host_end, high) - np.maximum(dry, low), 0), NULL)
-    launched[is_led] = np.where(
-        has_parts, np.maximum(np.minimum(begins + found.launch_part[at], high) - np.maximum(begins, low), 0), NULL
-    )
-    return pl.DataFrame(
-        {
-            "gap": cut.gap.astype(np.int32),
-            "start": cut.start,
-            "rank": tl.ranks[tl.rank_place[after]].astype(np.int32),
-            "cause": found.cause[cut.gap],
-            "gap_ns": cut.end - cut.start,
-            "before": tl.name[before],
-            "after": tl.name[after],
-            "api": api.astype(np.int32),
-            "host_part_ns": host,
-            "launch_part_ns": launched,
-        }
-    ).with_columns(
-        pl.when(pl.col(name) != NULL).then(pl.col(name)).alias(name) for name in ("host_part_ns", "launch_part_ns")
-    )
-
-
-def _causes(trace: LoadedTrace, frame: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
-    each = frame.group_by("rank", "cause").agg(
-        pl.len().cast(pl.Int64).alias("gap_count"),
-        pl.col("gap_ns").sum().alias("total"),
-        whole_ns(pl.col("gap_ns").median()).alias("p50_ns"),
-        whole_ns(pl.col("gap_ns").quantile(0.99, "linear")).alias("p99_ns"),
-        pl.col("gap_ns").max().alias("max_ns"),
-        *(
-            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
-            for name in ("host_part_ns", "launch_part_ns")
-        ),
-    )
-    every = pl.DataFrame(
-        {"rank": np.repeat(np.array(ranks, np.int32), len(CAUSES)), "cause": list(range(len(CAUSES))) * len(ranks)}
-    )
+def _causes(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps, ranks: list[int]) -> pl.DataFrame:
+    every = pl.DataFrame({"rank": np.repeat(np.array(ranks, np.int32), len(CAUSES)), "cause": CAUSES * len(ranks)})
     full = (
-        every.with_columns(pl.col("cause").cast(pl.UInt8))
-        .join(each, on=["rank", "cause"], how="left", maintain_order="left")
+        every.join(by_cause(tl, found, cut), on=["rank", "cause"], how="left", maintain_order="left")
         .join(_per_step(trace), on=["rank", "cause"], how="left", maintain_order="left")
-        .with_columns(
-            pl.col("gap_count", "total").fill_null(0),
-            pl.Series("name", CAUSES)[pl.Series(every["cause"])].alias("name"),
-        )
-        .drop("cause")
-        .rename({"name": "cause", "total": "gap_ns"})
+        .with_columns(pl.col("gap_count", "gap_ns").fill_null(0))
     )
     return CAUSES_SCHEMA.frame(full)
 
@@ -216,69 +126,12 @@ def _causes(trace: LoadedTrace, frame: pl.DataFrame, ranks: list[int]) -> pl.Dat
 def _per_step(trace: LoadedTrace) -> pl.DataFrame:
     """Mean gap time per rank and cause over the selected complete steps outside warm-up."""
     found, steps = search_gaps(trace), search_steps(trace).table
-    use = pl.col("complete_on_all") & ~pl.col("warm_up")
-    if trace.options.steps is not None:
-        use &= pl.col("step").is_between(*trace.options.steps)
-    if trace.options.phase is not None:
-        use &= pl.col("phase") == trace.options.phase
-    wide = steps.select("rank", use.alias("use")).with_columns(
-        pl.Series(str(code), found.step_cause_ns[:, code], dtype=pl.Int64) for code in range(len(CAUSES))
+    wide = steps.with_columns(
+        pl.Series(cause, found.step_cause_ns[:, code], dtype=pl.Int64) for code, cause in enumerate(CAUSES)
     )
-    means = wide.filter("use").group_by("rank").agg(whole_ns(pl.col(str(code)).mean()) for code in range(len(CAUSES)))
-    return means.unpivot(index="rank", variable_name="cause", value_name="per_step_ns").with_columns(
-        pl.col("cause").cast(pl.UInt8)
-    )
-
-
-def _edges(tl: Timeline, frame: pl.DataFrame) -> pl.DataFrame:
-    grouped = (
-        frame.group_by("cause", "before", "after", "api")
-        .agg(
-            pl.len().cast(pl.Int64).alias("gap_count"),
-            pl.col("gap_ns").sum(),
-            whole_ns(pl.col("gap_ns").median()).alias("p50_ns"),
-        )
-        .sort(-pl.col("gap_ns"), "cause", "before", "after", "api")
-    )
-    names = tl.names["name"]
-    apis = pl.Series("api", tl.launches.api_names, dtype=pl.String)
-    called = grouped["api"]
-    return EDGES_SCHEMA.frame(
-        grouped.select("gap_count", "gap_ns", "p50_ns").with_columns(
-            cause=pl.Series(CAUSES)[grouped["cause"]],
-            before_kernel=names[grouped["before"]],
-            after_kernel=names[grouped["after"]],
-            api_name=pl.Series([apis[code] if code >= 0 else None for code in called], dtype=pl.String),
-        )
-    )
-
-
-def _every(trace: LoadedTrace, tl: Timeline, found: Gaps, frame: pl.DataFrame) -> pl.DataFrame:
-    numbers = search_steps(trace).table["step"]
-    gap = frame["gap"].to_numpy()
-    row = found.row[gap]
-    place = np.searchsorted(tl.ranks, frame["rank"].to_numpy())
-    led = np.searchsorted(found.led, gap)
-    is_led = np.zeros(len(gap), bool)
-    launch = np.full(len(gap), NULL)
-    if len(found.led):
-        at = np.minimum(led, len(found.led) - 1)
-        is_led = found.led[at] == gap
-        launch = np.where(is_led, found.launch_start[at] - tl.shift[place], NULL)
-    step = pl.Series(numbers.to_numpy()[np.maximum(row, 0)] if numbers.len() else np.zeros(len(row), np.int32))
-    return GAPS_SCHEMA.frame(
-        frame.select(
-            "rank",
-            "gap_ns",
-            "host_part_ns",
-            "launch_part_ns",
-            step=pl.when(pl.Series(row >= 0)).then(step),
-            start_ns=pl.Series(frame["start"].to_numpy() - tl.shift[place]),
-            cause=pl.Series(CAUSES)[frame["cause"]],
-            after_kernel=tl.names["name"][frame["after"]],
-            launch_start_ns=pl.when(pl.Series(is_led)).then(pl.Series(launch)),
-        ).sort("rank", "start_ns")
-    )
+    chosen = selected_steps(trace, wide).filter(pl.col("complete_on_all") & ~pl.col("warm_up"))
+    means = chosen.group_by("rank").agg(whole_ns(pl.col(cause).mean()) for cause in CAUSES)
+    return means.unpivot(index="rank", variable_name="cause", value_name="per_step_ns")
 
 
 def _hidden_notice(hidden: list[int]) -> list[Notice]:

@@ -147,7 +147,7 @@ def _found_idle(tl: Timeline, occ: Occupancy, used: Ints, event: Ints, place: In
     gap_of = np.full(len(tl), -1, np.int32)
     gap_of[occ.after] = np.arange(len(occ.after), dtype=np.int32)
     gap = gap_of[event]
-    dry = np.where(gap >= 0, occ.gap_start[np.maximum(gap, 0)] if len(occ.gap_start) else 0, 0) - tl.shift[place]
+    dry = np.where(gap >= 0, tl.end[occ.before[np.maximum(gap, 0)]] if len(occ) else 0, 0) - tl.shift[place]
     result: Flags = (gap >= 0) & (tl.launches.begin[used] >= dry)
     return result
 
@@ -160,15 +160,20 @@ def typical_latency(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> tupl
         typical_ns, with 10 us where fewer than 20 launches tell).
     """
     call = tl.launch[occ.after]
-    at = np.flatnonzero(call >= 0)
+    # Only the first node of a replay tells how long its launch took.
+    at = (
+        np.flatnonzero((call >= 0) & (launches.first[np.maximum(call, 0)] == occ.after))
+        if len(launches.first)
+        else call[:0]
+    )
     call = call[at]
-    told = launches.usable[call] & (launches.first[call] == occ.after[at]) & (launches.begin[call] >= occ.gap_start[at])
+    told = launches.usable[call] & (launches.begin[call] >= tl.end[occ.before[at]])
     at, call = at[told], call[told]
     frame = pl.DataFrame(
         {
             "place": tl.rank_place[occ.after[at]].astype(np.int64),
             "graph": tl.launches.graph[call].astype(np.int64),
-            "delay": occ.gap_end[at] - launches.begin[call],
+            "delay": tl.start[occ.after[at]] - launches.begin[call],
         }
     )
     medians = frame.group_by("place", "graph").agg(pl.col("delay").median(), pl.len()).sort("place", "graph")

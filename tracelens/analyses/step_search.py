@@ -18,7 +18,8 @@ import polars as pl
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.occupancy import occupancy
 from tracelens.analyses.registered import register
-from tracelens.analyses.step_choice import ACCEPTED, choose_marker
+from tracelens.analyses.step_choice import choose_marker
+from tracelens.analyses.step_facts import count_facts, tell
 from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
 from tracelens.analyses.step_windows import Windows, cut_windows
@@ -88,15 +89,44 @@ def step_windows(trace: LoadedTrace) -> pl.DataFrame:
 
     Warm-up steps count only where `--steps` names them.
     """
-    options = trace.options
     rows = search_steps(trace).table
+    if trace.options.steps is not None or trace.options.phase is not None:
+        rows = _numbered(trace, rows)
+    return rows.select("rank", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns")).sort(
+        "rank", "start_ns"
+    )
+
+
+def selected_steps(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that `--steps`, `--phase` and `--time` choose: a step counts where its edge lies.
+
+    Args:
+        trace: its options tell.
+        rows: step, phase, rank, edge_ns.
+    """
+    rows = _numbered(trace, rows)
+    if trace.options.time_s is None:
+        return rows
+    clock, tl = aligned_clock(trace), timeline(trace)
+    begins = tl.own_time(np.arange(len(tl.ranks)), occupancy(trace).span_start)
+    edge = clock.aligned(rows["rank"].to_numpy().astype(np.int64), rows["edge_ns"].to_numpy())
+    edge = edge - int(clock.aligned(tl.ranks, begins).min())
+    low, high = trace.options.time_s
+    inside = np.ones(len(edge), bool)
+    if low is not None:
+        inside &= edge >= round(low * 1e9)
+    if high is not None:
+        inside &= edge < round(high * 1e9)
+    return rows.filter(pl.Series(inside))
+
+
+def _numbered(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
+    options = trace.options
     if options.steps is not None:
         rows = rows.filter(pl.col("step").is_between(*options.steps))
     if options.phase is not None:
         rows = rows.filter(pl.col("phase") == options.phase)
-    return rows.select("rank", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns")).sort(
-        "rank", "start_ns"
-    )
+    return rows
 
 
 def _search(trace: LoadedTrace) -> Steps:
@@ -112,7 +142,7 @@ def _search(trace: LoadedTrace) -> Steps:
     back[order] = np.arange(rows.height, dtype=np.int32)
     member = back[windows.member]
     rows = rows[order]
-    facts, conservation = _facts(tl, trace, rows, member, windows, choice.marking)
+    facts, conservation = count_facts(tl, occupancy(trace), rows, member, windows, choice.marking)
     table = _table(tl, rows)
     return Steps(
         table=table,
@@ -123,7 +153,7 @@ def _search(trace: LoadedTrace) -> Steps:
         idle=_own_idle(tl, windows),
         facts=facts,
         conservation=conservation,
-        notices=_notices(trace, choice.refused, choice.marking, rows, facts),
+        notices=tell(trace.ranks, choice.refused, choice.marking, rows, facts),
     )
 
 
@@ -240,66 +270,6 @@ def _warmed(rows: pl.DataFrame, skip: int | None) -> pl.DataFrame:
     return rows.with_columns(pl.col("warm_up").fill_null(False))
 
 
-def _facts(
-    tl: Timeline, trace: LoadedTrace, rows: pl.DataFrame, member: Codes, windows: Windows, marking: Marking
-) -> tuple[dict[str, Any], pl.DataFrame]:
-    occ = occupancy(trace)
-    places = pl.DataFrame(
-        {"place": np.arange(len(tl.ranks)), "rank": tl.ranks, "span_ns": occ.span_end - occ.span_start}
-    )
-    in_steps = rows.group_by("place").agg((pl.col("window_end") - pl.col("edge")).sum().alias("steps_ns"))
-    idle = windows.idle_gaps.group_by("place").agg((pl.col("end") - pl.col("start")).sum().alias("idle_between_ns"))
-    conservation = (
-        places.join(in_steps, on="place", how="left", maintain_order="left")
-        .join(idle, on="place", how="left", maintain_order="left")
-        .with_columns(pl.col("steps_ns", "idle_between_ns").fill_null(0))
-        .with_columns(outside_ns=pl.col("span_ns") - pl.col("steps_ns") - pl.col("idle_between_ns"))
-        .select("rank", "span_ns", "steps_ns", "idle_between_ns", "outside_ns")
-    )
-    lengths = windows.idle.ends - windows.idle.starts
-    partial = rows.filter(~pl.col("complete_on_all")).select("set", "step").unique().height
-    warm = rows.filter("warm_up").select("set", "step").unique().height
-    facts: dict[str, Any] = {
-        "marker": marking.marker,
-        "marker_detail": marking.detail,
-        "regularity": round(marking.regularity, 4),
-        "warm_up_steps": warm,
-        "partial_steps": partial,
-        "idle_between_count": len(lengths),
-        "idle_between_ns": _mean(conservation["idle_between_ns"]),
-        "idle_between_max_ns": int(lengths.max(initial=0)),
-        "outside_count": int(np.count_nonzero(member < 0)),
-        "outside_ns": _mean(conservation["outside_ns"]),
-        "straddling_count": _straddling(tl, rows),
-    }
-    return facts, conservation
-
-
-def _mean(values: pl.Series) -> int:
-    """Mean over ranks, rounded half to even; 0 without ranks."""
-    return round(int(values.sum()) / len(values)) if len(values) else 0
-
-
-def _straddling(tl: Timeline, rows: pl.DataFrame) -> int:
-    """Events that run across at least one edge or end of a window."""
-    if rows.is_empty() or len(tl) == 0:
-        return 0
-    cuts = np.unique(np.concatenate([rows["edge"].to_numpy(), rows["window_end"].to_numpy()]))
-    # An event meets few cuts: walk the cuts, find the events around each by their start, count those that reach over.
-    reached = np.maximum.accumulate(tl.end)
-    before = np.searchsorted(tl.start, cuts)
-    over = (before > 0) & (reached[np.maximum(before - 1, 0)] > cuts)
-    cuts, before = cuts[over], before[over]
-    if len(cuts) == 0:
-        return 0
-    # From where on the running maximum exceeds the cut, an event may reach over it.
-    since = np.searchsorted(reached, cuts, side="right")
-    widths = before - since
-    first = np.repeat(since, widths)
-    place = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths) + first
-    return len(np.unique(place[tl.end[place] > np.repeat(cuts, widths)]))
-
-
 def _own_idle(tl: Timeline, windows: Windows) -> pl.DataFrame:
     gaps = windows.idle_gaps
     places = gaps["place"].to_numpy()
@@ -333,95 +303,6 @@ def _table(tl: Timeline, rows: pl.DataFrame) -> pl.DataFrame:
         "requests",
         "tokens",
     )
-
-
-def _notices(
-    trace: LoadedTrace,
-    refused: tuple[tuple[str, str], ...],
-    marking: Marking,
-    rows: pl.DataFrame,
-    facts: dict[str, Any],
-) -> tuple[Notice, ...]:
-    notices = []
-    tried = "; ".join(f"{marker}: {why}" for marker, why in refused)
-    if not len(marking):
-        notices.append(
-            Notice(
-                "no-steps",
-                "warning",
-                f"no steps found ({tried})",
-                "Mark them with --step-marker REGEX (NVTX text), or --steps-by anchor --step-marker REGEX (kernel name).",
-            )
-        )
-        return tuple(notices)
-    if marking.regularity < ACCEPTED:
-        notices.append(
-            Notice(
-                "irregular-marker",
-                "warning",
-                f"the {marking.marker} marker fits only {marking.regularity:.0%} of the capture",
-                "Try another: --steps-by auto|nvtx|graph|anchor|period.",
-            )
-        )
-    if marking.marker == "period" and rows.filter(pl.col("phase") != "other").is_empty():
-        notices.append(
-            Notice(
-                "period-only",
-                "warning",
-                f"steps are {marking.detail}: nothing in the capture samples tokens, reads back or looks tokens up, so that "
-                "a step may be one layer of a longer pass",
-                "Mark the steps with --step-marker REGEX.",
-            )
-        )
-    if facts["partial_steps"]:
-        notices.append(
-            Notice(
-                "partial-steps",
-                "info",
-                f"{facts['partial_steps']} steps are cut by the capture's edge, are missing on a rank or end in idle between requests; no summary holds them",
-                "",
-                facts["partial_steps"],
-            )
-        )
-    present = set(rows["rank"].unique().to_list())
-    absent = [rank for rank in trace.ranks if rank not in present]
-    if absent:
-        shown = ", ".join(map(str, absent[:8]))
-        notices.append(
-            Notice(
-                "ranks-without-steps",
-                "warning",
-                f"rank {shown} shows no step; the others are judged without it",
-                "",
-                len(absent),
-            )
-        )
-    notices.extend(_uneven(rows))
-    return tuple(notices)
-
-
-def _uneven(rows: pl.DataFrame) -> list[Notice]:
-    """Ranks that have fewer steps than their set."""
-    per_rank = rows.group_by("set", "rank").agg(
-        pl.len().cast(pl.Int64).alias("own"), pl.col("step").max().alias("last")
-    )
-    whole = rows.group_by("set").agg(pl.col("step").n_unique().cast(pl.Int64).alias("every"))
-    fewer = per_rank.join(whole, on="set").filter(pl.col("own") < pl.col("every")).sort("rank")
-    if fewer.is_empty():
-        return []
-    shown = ", ".join(
-        f"rank {rank}: {own} of {every}"
-        for rank, own, every in fewer.select("rank", "own", "every").head(8).iter_rows()
-    )
-    return [
-        Notice(
-            "ranks-differ-in-steps",
-            "info",
-            f"some ranks' captures hold fewer steps than their set ({shown}); only steps that every rank has are compared",
-            "",
-            fewer.height,
-        )
-    ]
 
 
 def _register(trace: LoadedTrace, tl: Timeline, steps: Steps) -> None:

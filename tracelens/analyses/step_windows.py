@@ -19,6 +19,8 @@ from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, commo
 from tracelens.analyses.step_numbering import number_steps
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
 
+_SLICE = 1 << 20
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -49,7 +51,7 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
         member: int32 [events], step or -1; a step belongs to one rank.
         count: number of steps.
     """
-    edges = _edges(tl, member, count)
+    edges = _edges(tl, member)
     row_of = np.full(count + 1, -1, np.int32)
     row_of[edges["row"].to_numpy()] = np.arange(edges.height, dtype=np.int32)
     member = row_of[member]
@@ -78,32 +80,20 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
     return Windows(rows, member, idle_gaps, idle)
 
 
-def _edges(tl: Timeline, member: Codes, count: int) -> pl.DataFrame:
+def _edges(tl: Timeline, member: Codes) -> pl.DataFrame:
     """Per step: its rank, edge and main stream, its counts and its last event's end; in the order of (place, edge).
 
     The edge is the start of the step's first event with a length on the stream that carries most of its kernel time;
     a step without kernels goes by all its events.
     """
-    held = np.flatnonzero((member >= 0) & (tl.end > tl.start))
-    work = (tl.kind[held] == KERNEL) | (tl.kind[held] == GRAPH)
-    length = tl.end[held] - tl.start[held]
-    events = pl.DataFrame(
-        {
-            "row": member[held],
-            "stream": tl.stream[held],
-            "all_ns": length,
-            "kernel_ns": np.where(work, length, 0),
-            "start": tl.start[held],
-            "end": tl.end[held],
-        }
+    runs = _runs(tl, member)
+    by_stream = runs.group_by("row", "stream").agg(
+        pl.col("kernel_ns", "all_ns", "kernel_count", "node_count").sum(),
+        pl.col("edge").min(),
+        pl.col("last_end").max(),
     )
-    by_stream = events.group_by("row", "stream").agg(
-        pl.col("kernel_ns").sum(),
-        pl.col("all_ns").sum(),
-        pl.col("start").min().alias("edge"),
-        pl.col("end").max().alias("last_end"),
-    )
-    del events
+    by_stream = by_stream.filter(pl.col("all_ns") > 0)
+    counts = runs.group_by("row").agg(pl.col("kernel_count", "node_count").sum())
     ends = by_stream.group_by("row").agg(pl.col("last_end").max())
     main = (
         by_stream.sort("row", -pl.col("kernel_ns"), -pl.col("all_ns"), "stream")
@@ -111,15 +101,49 @@ def _edges(tl: Timeline, member: Codes, count: int) -> pl.DataFrame:
         .select("row", "stream", "edge")
         .join(ends, on="row", how="left", maintain_order="left")
     )
-    kernel = (tl.kind == KERNEL) & (member >= 0)
-    kernels = np.bincount(member[kernel], minlength=count)
-    nodes = np.bincount(member[tl.in_graph & (member >= 0)], minlength=count)
-    row = main["row"].to_numpy()
+    main = main.join(counts, on="row", how="left", maintain_order="left")
     return main.with_columns(
         place=pl.Series(tl.stream_rank[main["stream"].to_numpy()], dtype=pl.Int64),
-        kernel_count=pl.Series(kernels[row], dtype=pl.Int64),
-        graph_node_count=pl.Series(nodes[row], dtype=pl.Int64),
+        kernel_count=pl.col("kernel_count").cast(pl.Int64),
+        graph_node_count=pl.col("node_count").cast(pl.Int64),
     ).sort("place", "edge", "row")
+
+
+def _runs(tl: Timeline, member: Codes) -> pl.DataFrame:
+    """Consecutive events of one step on one stream: their sums, the start of the first with a length, the last end."""
+    parts = [_runs_of(tl, member, slice(low, low + _SLICE)) for low in range(0, len(tl), _SLICE)]
+    return pl.concat(parts) if parts else _runs_of(tl, member, slice(0, 0))
+
+
+def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
+    row, stream = member[part], tl.stream[part]
+    begins = np.flatnonzero(
+        np.concatenate([np.ones(min(len(row), 1), bool), (row[1:] != row[:-1]) | (stream[1:] != stream[:-1])])
+    )
+    begins = begins.astype(np.int64)
+    start, end, kind = tl.start[part], tl.end[part], tl.kind[part]
+    length = end - start
+    kernel = kind == KERNEL
+    # An event without a length is no edge and ends nothing.
+    edge = np.where(length > 0, start, np.iinfo(np.int64).max)
+    last = np.where(length > 0, end, np.iinfo(np.int64).min)
+    sums = {
+        "kernel_ns": np.where(kernel | (kind == GRAPH), length, 0),
+        "all_ns": length,
+        "kernel_count": kernel.astype(np.int64),
+        "node_count": tl.in_graph[part].astype(np.int64),
+    }
+    columns = {name: np.add.reduceat(values, begins) if len(begins) else values for name, values in sums.items()}
+    frame = pl.DataFrame(
+        {
+            "row": row[begins],
+            "stream": stream[begins],
+            **columns,
+            "edge": np.minimum.reduceat(edge, begins) if len(begins) else edge,
+            "last_end": np.maximum.reduceat(last, begins) if len(begins) else last,
+        }
+    )
+    return frame.filter(pl.col("row") >= 0)
 
 
 def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
@@ -147,9 +171,11 @@ def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_
 def _idle_gaps(
     tl: Timeline, occ: Occupancy, clock: AlignedClock, sets_of_place: Ints, threshold: Ints
 ) -> tuple[pl.DataFrame, CommonIdle]:
-    places = tl.rank_place[occ.before].astype(np.int64)
-    long = occ.gap_end - occ.gap_start > threshold[sets_of_place[places]]
-    places, start, end = places[long], occ.gap_start[long], occ.gap_end[long]
+    long = np.flatnonzero(occ.gap_end - occ.gap_start > int(threshold.min(initial=LEAST_NS)))
+    start, end = tl.end[occ.before[long]], tl.start[occ.after[long]]
+    places = tl.rank_place[occ.before[long]].astype(np.int64)
+    exceeds = end - start > threshold[sets_of_place[places]]
+    places, start, end = places[exceeds], start[exceeds], end[exceeds]
     everyone = np.arange(len(tl.ranks))
 
     def aligned(place: Ints, axis: Ints) -> Ints:

@@ -12,8 +12,7 @@ from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.exposure import exposure
 from tracelens.analyses.gap_causes import CAUSES
 from tracelens.analyses.gap_search import Gaps, search_gaps
-from tracelens.analyses.occupancy import occupancy
-from tracelens.analyses.step_search import Steps, find_steps, search_steps, step_windows
+from tracelens.analyses.step_search import Steps, find_steps, search_steps, selected_steps, step_windows
 from tracelens.analyses.step_summary import SUMMARY, sentences, summarise
 from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Notice, Result, Schema
@@ -77,7 +76,7 @@ def steps(trace: LoadedTrace) -> StepsResult:
     notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *gaps.notices, *_opaque(gaps))
     if not len(found.marking):
         return StepsResult(tables={}, notices=notices, provenance=provenance)
-    rows = _selected(trace, figures_per_step(trace))
+    rows = selected_steps(trace, figures_per_step(trace))
     summary = summarise(trace, rows)
     return StepsResult(
         tables={"steps": STEPS.frame(rows.rename({"edge_ns": "start_ns"})), "summary": SUMMARY.frame(summary)},
@@ -102,7 +101,7 @@ def _figures(trace: LoadedTrace) -> pl.DataFrame:
     named = [CAUSES.index(cause) for cause in _NAMED]
     others = [code for code in range(len(CAUSES)) if code not in named]
     table = found.table.with_columns(
-        busy_ns=pl.Series(occupancy(trace).busy.within(start, end)),
+        busy_ns=pl.Series(end - start - by_cause.sum(axis=1)),
         collective_ns=pl.Series(exposed.collective.within(start, end)),
         exposed_ns=pl.Series(exposed.exposed.within(start, end)),
         gap_ns=pl.Series(by_cause.sum(axis=1)),
@@ -139,27 +138,6 @@ def _collective_counts(trace: LoadedTrace, found: Steps) -> list[pl.Series]:
     every = pl.DataFrame({"row": np.arange(found.table.height, dtype=np.int32)})
     full = every.join(counted, on="row", how="left", maintain_order="left")
     return [full["collective_count"].fill_null(0), full["unmatched_count"].fill_null(0), full["wait_ns"]]
-
-
-def _selected(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows that `--steps`, `--phase` and `--time` choose: steps whose edge lies in the time."""
-    options = trace.options
-    if options.steps is not None:
-        rows = rows.filter(pl.col("step").is_between(*options.steps))
-    if options.phase is not None:
-        rows = rows.filter(pl.col("phase") == options.phase)
-    if options.time_s is not None:
-        clock, tl = aligned_clock(trace), timeline(trace)
-        first = int(clock.aligned(tl.ranks, tl.own_time(np.arange(len(tl.ranks)), occupancy(trace).span_start)).min())
-        edge = clock.aligned(rows["rank"].to_numpy().astype(np.int64), rows["edge_ns"].to_numpy()) - first
-        low, high = options.time_s
-        inside = np.ones(len(edge), bool)
-        if low is not None:
-            inside &= edge >= round(low * 1e9)
-        if high is not None:
-            inside &= edge < round(high * 1e9)
-        rows = rows.filter(pl.Series(inside))
-    return rows
 
 
 def _opaque(gaps: Gaps) -> list[Notice]:

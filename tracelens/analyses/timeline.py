@@ -6,6 +6,7 @@ each other without touching. What is then computed once for the axis (unions, ga
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
 Ints = npt.NDArray[np.int64]
@@ -21,6 +23,9 @@ Codes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 _SQL = Path(__file__).with_suffix(".sql")
+
+_BATCH_ROWS = 262_144
+_CELLS = 50_000_000
 
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
 """Kinds of events, as in the model."""
@@ -66,7 +71,7 @@ class Timeline:
         rank_table: rank, export, process, device, clock; one row per rank with events, ascending.
         first: int64 [ranks + 1], where each rank's events begin.
         shift: int64 ns [ranks]; axis time = the rank's own time + shift.
-        event_id: int64 [events].
+        event_id: int64 [events], ascending.
         start: int64 ns [events] on the axis.
         end: int64 ns [events] on the axis.
         kind: uint8 [events].
@@ -122,14 +127,14 @@ class Timeline:
         return result
 
     @cached_property
-    def correlation(self) -> Ints:
-        """Correlation id of each event, -1 where the export has none."""
-        return self._column("correlations", "correlation")
+    def correlation(self) -> Ints | Codes:
+        """Correlation id of each event, -1 where the export has none; int32 where the ids fit."""
+        return narrow(self._column("correlations", missing=-1))
 
-    @cached_property
+    @property
     def graph_node(self) -> Ints:
-        """Graph node of each event, 0 outside graphs."""
-        return self._column("graph_nodes", "graph_node", missing=0)
+        """Graph node of each event, 0 outside graphs. Not kept, because few ask for it."""
+        return self._column("graph_nodes", missing=0)
 
     @cached_property
     def in_graph(self) -> Flags:
@@ -139,20 +144,24 @@ class Timeline:
 
     @property
     def shape(self) -> Ints:
-        """Launch shape of each event, 0 for copies; not kept, because few ask for it."""
-        return self._column("launch_shapes", "shape", missing=0)
+        """Launch shape of each event, 0 for copies. Not kept."""
+        return self._column("launch_shapes", missing=0)
 
     @property
     def graph(self) -> Ints | None:
         """Graph id of each event, -1 outside graphs; None where the export names no graphs. Not kept."""
         if not self.trace.rows(_SQL, "graph_ids_recorded")["recorded"][0]:
             return None
-        return self._column("graphs", "graph")
+        return self._column("graphs", missing=-1)
 
-    def _column(self, query: str, column: str, missing: int = -1) -> Ints:
-        frame = self.trace.rows(_SQL, query, ranks=self.trace.ranks)
-        values = frame[column].fill_null(missing).to_numpy().astype(np.int64, copy=False)
-        order = _order_of(frame["event_id"].to_numpy())
+    def _column(self, query: str, missing: int) -> Ints:
+        ids = np.empty(len(self), np.int64)
+        values = np.empty(len(self), np.int64)
+        for low, frame in _batches(self.trace, query):
+            part = slice(low, low + frame.height)
+            ids[part] = frame.to_series(0).to_numpy()
+            values[part] = frame.to_series(1).fill_null(missing).to_numpy()
+        order = _order_of(ids)
         return values if order is None else values[order]
 
     @cached_property
@@ -183,7 +192,8 @@ class Timeline:
             processes[np.minimum(place, len(processes) - 1)] == calls["process"].to_numpy()
         )
         correlation = calls["correlation"].to_numpy().astype(np.int64)
-        span = max(int(correlation.max(initial=0)), int(self.correlation.max(initial=0))) + 2
+        own = self.correlation.astype(np.int64, copy=False)
+        span = max(int(correlation.max(initial=0)), int(own.max(initial=0))) + 2
         key = np.where(mine, place.astype(np.int64) * span + correlation, -1)
         order = np.argsort(key, kind="stable")
         ordered = key[order]
@@ -205,7 +215,7 @@ class Timeline:
             api_names=names,
         )
         of_rank = np.searchsorted(processes, self.rank_table["process"].to_numpy()).astype(np.int64) * span
-        wanted = np.where(self.correlation >= 0, np.repeat(of_rank, np.diff(self.first)) + self.correlation, -2)
+        wanted = np.where(own >= 0, np.repeat(of_rank, np.diff(self.first)) + own, -2)
         found = np.searchsorted(ordered, wanted)
         hit = (
             np.zeros(len(wanted), bool) if len(ordered) == 0 else ordered[np.minimum(found, len(ordered) - 1)] == wanted
@@ -233,6 +243,12 @@ class Timeline:
         result[order] = filled
         return result
 
+    def stretches(self, longest: int) -> Iterator[slice]:
+        """Slices of at most `longest` events that cover the timeline in order; none crosses a rank."""
+        for low, high in zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True):
+            for begin in range(low, high, longest):
+                yield slice(begin, min(begin + longest, high))
+
     def own_time(self, places: npt.NDArray[np.integer], axis: Ints) -> Ints:
         """Axis times as the own times of the ranks at `places`."""
         result: Ints = axis - self.shift[places]
@@ -251,37 +267,54 @@ def timeline(trace: LoadedTrace) -> Timeline:
 
 
 def _build(trace: LoadedTrace) -> Timeline:
-    frame = trace.rows(_SQL, "events", ranks=trace.ranks)
-    order = _order_of(frame["event_id"].to_numpy())
+    (count,) = trace.rows(_SQL, "event_count", ranks=trace.ranks).row(0)
+    ids, start, end = (np.empty(count, np.int64) for _ in range(3))
+    rank, stream, name = (np.empty(count, np.int32) for _ in range(3))
+    kind = np.empty(count, np.uint8)
+    wide_stream: Ints | None = None
+    for low, frame in _batches(trace, "events"):
+        part = slice(low, low + frame.height)
+        for target, column in ((ids, "event_id"), (rank, "rank"), (start, "start_ns"), (end, "end_ns"), (kind, "kind")):
+            target[part] = frame[column].to_numpy()
+        name[part] = frame["name_id"].to_numpy()
+        numbers = frame["stream"].to_numpy()
+        if wide_stream is None and int(np.abs(numbers).max(initial=0)) >= 2**31:
+            wide_stream = stream.astype(np.int64)
+        (stream if wide_stream is None else wide_stream)[part] = numbers
+    numbers = stream if wide_stream is None else wide_stream
+    order = _order_of(ids)
     if order is not None:
-        frame = frame[order]
-    ranks = frame["rank"].to_numpy()
+        ids, rank, start, end, kind, name = ids[order], rank[order], start[order], end[order], kind[order], name[order]
+        numbers = numbers[order]
     table = trace.rows(_SQL, "ranks", ranks=trace.ranks)
-    table = table.filter(pl.col("rank").is_in(frame["rank"].unique().implode()))
-    first = np.concatenate([np.searchsorted(ranks, table["rank"].to_numpy()), np.array([len(ranks)])]).astype(np.int64)
-    start = frame["start_ns"].to_numpy().astype(np.int64, copy=False)
-    end = frame["end_ns"].to_numpy().astype(np.int64, copy=False)
+    bounds = np.searchsorted(rank, table["rank"].to_numpy(), side="left")
+    ends = np.searchsorted(rank, table["rank"].to_numpy(), side="right")
+    table = table.filter(pl.Series(ends > bounds))
+    first = np.concatenate([bounds[ends > bounds], np.array([count])]).astype(np.int64)
     lows = start[first[:-1]] if len(table) else np.empty(0, np.int64)
     highs = np.maximum.reduceat(end, first[:-1]) if len(table) else np.empty(0, np.int64)
     stride = int((highs - lows).max(initial=0)) + 1_000_000_000
     shift = np.arange(len(table), dtype=np.int64) * stride - lows
-    counts = np.diff(first)
-    places = np.repeat(np.arange(len(table), dtype=np.int64), counts)
-    stream, stream_rank, stream_number = _streams(places, frame["stream"].to_numpy().astype(np.int64))
+    places = np.repeat(np.arange(len(table), dtype=np.int16), np.diff(first))
+    by_event = shift[places]
+    start += by_event
+    end += by_event
+    del by_event
+    code, stream_rank, stream_number = _streams(places, numbers)
     names = trace.rows(_SQL, "kernel_names")
     name_ids = names["name_id"].to_numpy()
-    name = frame["name_id"].to_numpy()
-    by_event = np.repeat(shift, counts)
+    if not np.array_equal(name_ids, np.arange(len(name_ids))):
+        name = np.searchsorted(name_ids, name).astype(np.int32)
     return Timeline(
         rank_table=table,
         first=first,
         shift=shift,
-        event_id=_ids(frame),
-        start=start + by_event,
-        end=end + by_event,
-        kind=frame["kind"].to_numpy().astype(np.uint8, copy=False),
-        stream=stream,
-        name=np.searchsorted(name_ids, name).astype(np.int32),
+        event_id=ids,
+        start=start,
+        end=end,
+        kind=kind,
+        stream=code,
+        name=name,
         stream_number=stream_number,
         stream_rank=stream_rank,
         names=names.drop("name_id"),
@@ -289,19 +322,35 @@ def _build(trace: LoadedTrace) -> Timeline:
     )
 
 
-def _ids(frame: pl.DataFrame) -> Ints:
-    return frame["event_id"].to_numpy().astype(np.int64, copy=False)
+def _batches(trace: LoadedTrace, query: str) -> Iterator[tuple[int, pl.DataFrame]]:
+    """(rows before, rows) of a query of this module's file, in batches that bound the memory."""
+    low = 0
+    reader = trace.db.sql(queries(_SQL)[query], params={"ranks": trace.ranks}).to_arrow_reader(_BATCH_ROWS)
+    for batch in reader:
+        frame = pl.from_arrow(batch)
+        if not isinstance(frame, pl.DataFrame):
+            raise TypeError(f"{query} is no table")
+        yield low, frame
+        low += frame.height
 
 
-def _streams(places: Ints, numbers: Ints) -> tuple[Codes, Codes, Ints]:
+def narrow(values: Ints) -> Ints | Codes:
+    """`values` as int32 where they fit: half the memory of millions of ids."""
+    info = np.iinfo(np.int32)
+    fits = len(values) == 0 or (int(values.min()) >= info.min and int(values.max()) <= info.max)
+    return values.astype(np.int32) if fits else values
+
+
+def _streams(places: npt.NDArray[np.int16], numbers: npt.NDArray[np.integer]) -> tuple[Codes, Codes, Ints]:
     """(code per event, rank place per code, stream number per code); codes ascend by (rank, stream)."""
+    none = np.empty(0, np.int32)
     if len(numbers) == 0:
-        return np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64)
+        return none, none, none.astype(np.int64)
     low = int(numbers.min())
     width = int(numbers.max()) - low + 1
-    key = places * width + (numbers - low)
-    cells = int(places[-1] + 1) * width
-    if cells <= 50_000_000:
+    key = places * np.int64(width) + (numbers - low)
+    cells = (int(places[-1]) + 1) * width
+    if cells <= _CELLS:
         present = np.zeros(cells, bool)
         present[key] = True
         used = np.flatnonzero(present)

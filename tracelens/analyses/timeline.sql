@@ -6,6 +6,9 @@
 -- One row per rank. Order: rank.
 SELECT rank, export, process, device, clock FROM rank WHERE list_contains($ranks::INTEGER[], rank) ORDER BY rank
 
+-- name: event_count
+SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[], rank)
+
 -- name: events
 -- One row per event: the columns that every walk needs.
 SELECT event_id, rank, start_ns, end_ns, coalesce(stream, -1) AS stream, kind::UTINYINT AS kind, name_id FROM event WHERE list_contains($ranks::INTEGER[], rank)

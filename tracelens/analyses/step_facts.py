@@ -1,0 +1,185 @@
+"""What the answer tells about the steps as a whole: how they were found, what is cut, what lies outside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.occupancy import Occupancy
+from tracelens.analyses.step_choice import ACCEPTED
+from tracelens.analyses.step_markers import Marking
+from tracelens.analyses.step_windows import Windows
+from tracelens.analyses.timeline import Codes, Timeline
+from tracelens.frames import Notice
+
+
+def count_facts(
+    tl: Timeline, occ: Occupancy, rows: pl.DataFrame, member: Codes, windows: Windows, marking: Marking
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    """(what provenance tells about the steps, how each rank's span is made up).
+
+    Times are means over ranks, as in the summary; counts are totals. The second frame has one row per rank, and in it
+    span_ns = steps_ns + idle_between_ns + outside_ns, exactly.
+
+    Args:
+        tl: the timeline.
+        occ: its occupancy.
+        rows: rows of the windows with complete_on_all and warm_up.
+        member: row of each event or -1.
+        windows: the windows and the idle between requests.
+        marking: the marker in use.
+    """
+    places = pl.DataFrame(
+        {"place": np.arange(len(tl.ranks)), "rank": tl.ranks, "span_ns": occ.span_end - occ.span_start}
+    )
+    in_steps = rows.group_by("place").agg((pl.col("window_end") - pl.col("edge")).sum().alias("steps_ns"))
+    idle = windows.idle_gaps.group_by("place").agg((pl.col("end") - pl.col("start")).sum().alias("idle_between_ns"))
+    conservation = (
+        places.join(in_steps, on="place", how="left", maintain_order="left")
+        .join(idle, on="place", how="left", maintain_order="left")
+        .with_columns(pl.col("steps_ns", "idle_between_ns").fill_null(0))
+        .with_columns(outside_ns=pl.col("span_ns") - pl.col("steps_ns") - pl.col("idle_between_ns"))
+        .select("rank", "span_ns", "steps_ns", "idle_between_ns", "outside_ns")
+    )
+    lengths = windows.idle.ends - windows.idle.starts
+    partial = rows.filter(~pl.col("complete_on_all")).select("set", "step").unique().height
+    warm = rows.filter("warm_up").select("set", "step").unique().height
+    facts: dict[str, Any] = {
+        "marker": marking.marker,
+        "marker_detail": marking.detail,
+        "regularity": round(marking.regularity, 4),
+        "warm_up_steps": warm,
+        "partial_steps": partial,
+        "idle_between_count": len(lengths),
+        "idle_between_ns": _mean(conservation["idle_between_ns"]),
+        "idle_between_max_ns": int(lengths.max(initial=0)),
+        "outside_count": int(np.count_nonzero(member < 0)),
+        "outside_ns": _mean(conservation["outside_ns"]),
+        "straddling_count": _straddling(tl, rows),
+    }
+    return facts, conservation
+
+
+def _mean(values: pl.Series) -> int:
+    """Mean over ranks, rounded half to even; 0 without ranks."""
+    return round(int(values.sum()) / len(values)) if len(values) else 0
+
+
+def _straddling(tl: Timeline, rows: pl.DataFrame) -> int:
+    """Events that run across at least one edge or end of a window."""
+    if rows.is_empty() or len(tl) == 0:
+        return 0
+    cuts = np.unique(np.concatenate([rows["edge"].to_numpy(), rows["window_end"].to_numpy()]))
+    # An event meets few cuts: walk the cuts, find the events around each by their start, count those that reach over.
+    reached = np.maximum.accumulate(tl.end)
+    before = np.searchsorted(tl.start, cuts)
+    over = (before > 0) & (reached[np.maximum(before - 1, 0)] > cuts)
+    cuts, before = cuts[over], before[over]
+    if len(cuts) == 0:
+        return 0
+    # From where on the running maximum exceeds the cut, an event may reach over it.
+    since = np.searchsorted(reached, cuts, side="right")
+    widths = before - since
+    first = np.repeat(since, widths)
+    place = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths) + first
+    return len(np.unique(place[tl.end[place] > np.repeat(cuts, widths)]))
+
+
+def tell(
+    ranks: list[int],
+    refused: tuple[tuple[str, str], ...],
+    marking: Marking,
+    rows: pl.DataFrame,
+    facts: dict[str, Any],
+) -> tuple[Notice, ...]:
+    """What the reader must know about the steps.
+
+    Args:
+        ranks: those in the answer.
+        refused: (marker, why) of the markers tried before.
+        marking: the marker in use.
+        rows: rows of the windows with phase, step, set, rank.
+        facts: of `count_facts`.
+    """
+    notices = []
+    tried = "; ".join(f"{marker}: {why}" for marker, why in refused)
+    if not len(marking):
+        notices.append(
+            Notice(
+                "no-steps",
+                "warning",
+                f"no steps found ({tried})",
+                "Mark them with --step-marker REGEX (NVTX text), or --steps-by anchor --step-marker REGEX (kernel name).",
+            )
+        )
+        return tuple(notices)
+    if marking.regularity < ACCEPTED:
+        notices.append(
+            Notice(
+                "irregular-marker",
+                "warning",
+                f"the {marking.marker} marker fits only {marking.regularity:.0%} of the capture",
+                "Try another: --steps-by auto|nvtx|graph|anchor|period.",
+            )
+        )
+    if marking.marker == "period" and rows.filter(pl.col("phase") != "other").is_empty():
+        notices.append(
+            Notice(
+                "period-only",
+                "warning",
+                f"steps are {marking.detail}: nothing in the capture samples tokens, reads back or looks tokens up, so that "
+                "a step may be one layer of a longer pass",
+                "Mark the steps with --step-marker REGEX.",
+            )
+        )
+    if facts["partial_steps"]:
+        notices.append(
+            Notice(
+                "partial-steps",
+                "info",
+                f"{facts['partial_steps']} steps are cut by the capture's edge, are missing on a rank or end in idle between requests; no summary holds them",
+                "",
+                facts["partial_steps"],
+            )
+        )
+    present = set(rows["rank"].unique().to_list())
+    absent = [rank for rank in ranks if rank not in present]
+    if absent:
+        shown = ", ".join(map(str, absent[:8]))
+        notices.append(
+            Notice(
+                "ranks-without-steps",
+                "warning",
+                f"rank {shown} shows no step; the others are judged without it",
+                "",
+                len(absent),
+            )
+        )
+    notices.extend(_uneven(rows))
+    return tuple(notices)
+
+
+def _uneven(rows: pl.DataFrame) -> list[Notice]:
+    """Ranks that have fewer steps than their set."""
+    per_rank = rows.group_by("set", "rank").agg(
+        pl.len().cast(pl.Int64).alias("own"), pl.col("step").max().alias("last")
+    )
+    whole = rows.group_by("set").agg(pl.col("step").n_unique().cast(pl.Int64).alias("every"))
+    fewer = per_rank.join(whole, on="set").filter(pl.col("own") < pl.col("every")).sort("rank")
+    if fewer.is_empty():
+        return []
+    shown = ", ".join(
+        f"rank {rank}: {own} of {every}"
+        for rank, own, every in fewer.select("rank", "own", "every").head(8).iter_rows()
+    )
+    return [
+        Notice(
+            "ranks-differ-in-steps",
+            "info",
+            f"some ranks' captures hold fewer steps than their set ({shown}); only steps that every rank has are compared",
+            "",
+            fewer.height,
+        )
+    ]
