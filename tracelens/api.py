@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from tracelens.analyses.buckets import BucketResult
     from tracelens.analyses.collectives import CollectivesResult
     from tracelens.analyses.compare import CompareResult
+    from tracelens.analyses.gaps import GapsResult
     from tracelens.analyses.info import InfoResult
     from tracelens.analyses.report import ReportResult
     from tracelens.analyses.scaling import ScalingResult
     from tracelens.analyses.skew import SkewResult
+    from tracelens.analyses.steps import StepsResult
 
 
 class Trace(LoadedTrace):
@@ -90,6 +92,18 @@ class Trace(LoadedTrace):
         return trace_html(
             told["exports"], told["ranks"], [("rules", told["rules"]), ("engine", told["engine"])], self.notices
         )
+
+    def steps(self) -> StepsResult:
+        """Latency, collective time and gaps per step, and a summary; see `tracelens.analyses.steps.steps`."""
+        from tracelens.analyses.steps import steps
+
+        return steps(self)
+
+    def gaps(self, *, all: bool = False) -> GapsResult:
+        """Why the GPU idled, by cause; see `tracelens.analyses.gaps.gaps`."""
+        from tracelens.analyses.gaps import gaps
+
+        return gaps(self, all=all)
 
     def collectives(self, *, all: bool = False) -> CollectivesResult:
         """Each collective operation: calls, duration, wait, transfer; see `tracelens.analyses.collectives.collectives`."""

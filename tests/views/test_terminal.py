@@ -123,3 +123,11 @@ def test_columns_that_are_compared_share_a_unit() -> None:
     stream = io.StringIO()
     Screen(stream, width=80).table(frame, one_unit=["device_ns", "host_ns"])
     assert stream.getvalue().splitlines()[-2].split() == ["1.50", "0.01"]
+
+
+def test_two_long_columns_are_shortened_alike() -> None:
+    frame = pl.DataFrame({"before": ["a" * 70], "after": ["b" * 90], "gap_ns": [5]})
+    stream = io.StringIO()
+    Screen(stream, width=60).table(frame)
+    before, after, _ = stream.getvalue().splitlines()[2].split()
+    assert abs(len(before) - len(after)) <= 1

@@ -15,6 +15,8 @@ from tracelens.errors import UsageError
 COMMANDS = {
     "info": "info",
     "bucket": "bucket",
+    "steps": "steps",
+    "gaps": "gaps",
     "collectives": "collectives",
     "skew": "skew",
     "compare": "compare",

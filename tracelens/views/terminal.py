@@ -392,8 +392,12 @@ def _shrink(fields: list[_Field], room: int, least: int) -> bool:
         wide = [field for field in fields if not field.numeric and field.width > max(least, _head_width(field))]
         if not wide:
             return False
-        widest = max(wide, key=lambda field: field.width)
-        widest.width = max(least, _head_width(widest), widest.width - excess)
+        # Down to the next widest at most, so that two long columns end up alike.
+        ordered = sorted(wide, key=lambda field: -field.width)
+        widest = ordered[0]
+        next_width = ordered[1].width if len(ordered) > 1 else 0
+        step = excess if widest.width - next_width >= excess else max(1, widest.width - next_width)
+        widest.width = max(least, _head_width(widest), widest.width - step)
 
 
 def _head_width(field: _Field) -> int:
