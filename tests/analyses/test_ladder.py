@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.analyses.ladder import (
+from tracelens.analyses.ladder import check_observed, ladder
+from tracelens.analyses.ladder_rungs import (
     Rung,
     Setup,
-    check_observed,
     engine_names,
     graph_rungs,
     known_switches,
-    ladder,
     padded_batch,
     rungs,
     token_range,

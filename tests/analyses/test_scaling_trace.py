@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.running import tracelens
-from tracelens.analyses.ladder import Setup
+from tracelens.analyses.ladder_rungs import Setup
 from tracelens.analyses.ladder_trace import observed_ladder
 from tracelens.analyses.residual import TracedStep
 from tracelens.analyses.scaling import scaling

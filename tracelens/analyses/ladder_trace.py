@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.analyses.ladder import LadderResult, Setup, check_observed, graph_rungs, ladder, rungs
+from tracelens.analyses.ladder import LadderResult, check_observed, ladder
+from tracelens.analyses.ladder_rungs import Setup, graph_rungs, rungs
 from tracelens.analyses.scaling_trace import all_reduces_by_size
 from tracelens.errors import MissingDataError
 from tracelens.frames import Notice

@@ -15,7 +15,7 @@ import polars as pl
 
 from tracelens.analyses.alignment import align
 from tracelens.analyses.gaps import find_gaps
-from tracelens.analyses.ladder import padded_batch
+from tracelens.analyses.ladder_rungs import padded_batch
 from tracelens.analyses.residual import ALL_REDUCE, TracedCollective, TracedStep
 from tracelens.analyses.scaling_presets import ModelShape
 from tracelens.analyses.step_figures import step_figures

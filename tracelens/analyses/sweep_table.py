@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from tracelens.analyses.harness_results import MEANINGS, Measurement
-from tracelens.analyses.ladder import padded_batch
+from tracelens.analyses.ladder_rungs import padded_batch
 from tracelens.frames import Column, Notice, Result, Schema
 
 RUNS = Schema(

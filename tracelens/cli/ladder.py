@@ -46,6 +46,7 @@ def ladder(
     --engine is vllm, sglang or sglang-v2. With a TRACE: what ran, where the switch lies, and whether it agrees.
     """
     from tracelens.analyses import ladder as analysis
+    from tracelens.analyses.ladder_rungs import Setup
     from tracelens.cli.present import present
     from tracelens.errors import UsageError
     from tracelens.views import ladder as view
@@ -72,7 +73,7 @@ def ladder(
     switches = {"nccl-symm": nccl_symm, "flashinfer": flashinfer, "custom": not disable_custom_all_reduce}
     if symm_mem is not None:
         switches["symm-mem"] = symm_mem
-    setup = analysis.Setup(engine, arch, tp or 1, engine_version, switches, not pcie, dtype)
+    setup = Setup(engine, arch, tp or 1, engine_version, switches, not pcie, dtype)
     if not asked.traces:
         return present(analysis.ladder(setup, width=width, dtype_bytes=dtype_bytes), asked.output, view.show)
     map_engine = engine.removesuffix("-v2")

@@ -18,7 +18,7 @@ def sweep(
     model: Annotated[str, typer.Option(help="Model name or path, handed on to the engine.")],
     workdir: Annotated[str, typer.Option(metavar="DIR", help="Where commands, logs and results are kept.")],
     extra: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Further arguments for the benchmark, after --.")
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Further arguments for the benchmark.")
     ] = None,
     tp: Annotated[str, typer.Option("--tp", metavar="N...", help="TP sizes: 1 2 4 8 or 1,2,4,8.")] = "1,2,4,8",
     batch_size: Annotated[str, typer.Option(metavar="N...", help="Batch sizes for latency.")] = "1",
@@ -55,7 +55,7 @@ def sweep(
     from pathlib import Path
 
     from tracelens import sweep as runner
-    from tracelens.analyses.ladder import graph_rungs
+    from tracelens.analyses.ladder_rungs import graph_rungs
     from tracelens.analyses.sweep_table import SweptRun, sweep_table
     from tracelens.cli.present import present
     from tracelens.errors import HarnessError, UsageError
