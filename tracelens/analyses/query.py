@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 
 from tracelens.errors import UsageError
 from tracelens.frames import Column, Result, Schema
@@ -60,32 +63,131 @@ def sql(trace: LoadedTrace, query: str) -> pl.DataFrame:
     """Runs one query on the model tables.
 
     The tables that a query names are loaded or computed first. The query can neither write nor attach nor read files:
-    it is checked to be one SELECT and runs with DuckDB's access to anything outside switched off.
+    it is checked to be one SELECT that calls no function which looks outside the tables, and runs in a read-only
+    transaction with DuckDB's access to anything outside switched off.
+
+    Returns:
+        the rows, columns named as by the query (a second `a` is `a_2`). Whole numbers beyond 64 bits become floats;
+        bytes, intervals, structs and the like become text.
 
     Raises:
-        UsageError: it is not a single SELECT, names an unknown table, or DuckDB cannot run it.
+        UsageError: it is not a single SELECT, calls what it must not, names an unknown table, or DuckDB cannot run it.
     """
     try:
-        statements = trace.db.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise UsageError(
-                "sql takes one SELECT",
-                "Model tables are read-only; export them with `tracelens export -o x.duckdb` to work on them.",
-            )
-        _prepare(trace, set(trace.db.get_table_names(query)))
+        tree = _parsed(trace, query)
+        _refuse_functions(tree)
+        _prepare(trace, {str(node["table_name"]) for node in _nodes(tree) if node.get("type") == "BASE_TABLE"})
         trace.db.execute("SET enable_external_access = false")
         trace.db.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            frame = pl.from_arrow(trace.db.sql(query).to_arrow_table())
+            answer = trace.db.sql(query).to_arrow_table()
         finally:
             trace.db.execute("ROLLBACK")
     except duckdb.Error as error:
         raise UsageError(
             f"the query failed: {_first_line(error)}", "`tracelens sql --schema` lists the tables and their columns."
         ) from error
-    if not isinstance(frame, pl.DataFrame):
-        frame = frame.to_frame()
-    return frame
+    return _frame(answer)
+
+
+#: The only functions that may stand where a table stands; all others read files, settings or the engine's own state.
+_TABLE_FUNCTIONS = frozenset(
+    {"range", "generate_series", "unnest", "duckdb_columns", "duckdb_tables", "duckdb_views", "json_each", "json_tree"}
+)
+#: Functions of values that tell of the machine.
+_FORBIDDEN = frozenset({"current_setting", "getenv", "getvariable"})
+
+
+def _parsed(trace: LoadedTrace, query: str) -> dict[str, Any]:
+    """The syntax tree of one SELECT."""
+    told = UsageError(
+        "sql takes one SELECT",
+        "Model tables are read-only; export them with `tracelens export -o x.duckdb` to work on them.",
+    )
+    statements = trace.db.extract_statements(query)
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise told
+    ((text,),) = trace.db.execute("SELECT json_serialize_sql($1::VARCHAR)", [query]).fetchall()
+    tree = json.loads(text)
+    if not isinstance(tree, dict) or tree.get("error"):
+        raise told
+    return tree
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every node of a syntax tree."""
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _refuse_functions(tree: dict[str, Any]) -> None:
+    for node in _nodes(tree):
+        function = node.get("function") if node.get("type") == "TABLE_FUNCTION" else None
+        name = str((function or node).get("function_name", "")).lower()
+        if (function is not None and name not in _TABLE_FUNCTIONS) or name in _FORBIDDEN:
+            raise UsageError(
+                f"sql knows no function {name}() here: it would look outside the model tables",
+                "`tracelens sql --schema` lists the tables and their columns.",
+            )
+
+
+def _frame(answer: pa.Table) -> pl.DataFrame:
+    """An answer of any types as a frame that every format can write."""
+    taken: set[str] = set()
+    names, columns = [], []
+    for name, column in zip(answer.column_names, answer.columns, strict=True):
+        unique, number = name, 2
+        while unique in taken:
+            unique, number = f"{name}_{number}", number + 1
+        taken.add(unique)
+        names.append(unique)
+        columns.append(_plain(column))
+    frame = pl.from_arrow(pa.table(columns, names=names))
+    return frame if isinstance(frame, pl.DataFrame) else frame.to_frame()
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    dtype = column.type
+    if pa.types.is_dictionary(dtype):
+        return column.cast(pa.string())
+    if pa.types.is_decimal(dtype):
+        try:
+            return column.cast(pa.int64() if dtype.scale == 0 else pa.float64())
+        except pa.ArrowInvalid:
+            return column.cast(pa.float64())
+    if pa.types.is_list(dtype) and _is_simple(dtype.value_type):
+        return column
+    if _is_simple(dtype):
+        return column
+    return pa.chunked_array([pa.array([_as_text(value) for value in column.to_pylist()], pa.string())])
+
+
+def _is_simple(dtype: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(dtype)
+        or pa.types.is_floating(dtype)
+        or pa.types.is_boolean(dtype)
+        or pa.types.is_string(dtype)
+        or pa.types.is_null(dtype)
+        or pa.types.is_date(dtype)
+        or pa.types.is_timestamp(dtype)
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, default=_as_text)
+    return str(value)
 
 
 def sql_result(trace: LoadedTrace, query: str) -> QueryResult:

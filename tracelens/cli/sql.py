@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
 
 from tracelens.cli.options import Asked, over_trace
 from tracelens.errors import UsageError
+
+#: A query begins with one of these words, after comments and brackets.
+_QUERY = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|from|values|pivot|unpivot)\b", re.IGNORECASE | re.DOTALL
+)
 
 
 @over_trace
@@ -27,7 +33,7 @@ def sql(
 
         with empty_trace() as trace:
             return present(table_schema(trace), asked.output, view.show_schema)
-    if not asked.traces or not asked.traces[-1].strip().lower().startswith(("select", "with", "from", "(")):
+    if not asked.traces or not _QUERY.match(asked.traces[-1]):
         raise UsageError(
             "sql takes its query as the last argument",
             'tracelens sql tp8.sqlite "SELECT rank, count(*) FROM event GROUP BY rank"',
