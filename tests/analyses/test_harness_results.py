@@ -49,6 +49,20 @@ def test_vllm_gives_the_mean_of_whole_generations(tmp_path: Path) -> None:
     assert per_token.tokens_per_s == pytest.approx(2 * 128 / 0.128)
 
 
+@pytest.mark.parametrize(
+    ("more", "scatter"),
+    [
+        ({"percentiles": {"10": 0.1, "50": 0.128, "90": 0.164}}, 0.5),
+        ({"percentiles": {}, "latencies": [0.1, 0.12, 0.125, 0.13, 0.15]}, 0.4),
+        ({"percentiles": {}, "latencies": [0.1, 0.2]}, None),
+        ({"percentiles": {"10": "x"}, "latencies": "none"}, None),
+    ],
+)
+def test_vllm_tells_how_its_iterations_scatter(tmp_path: Path, more: dict[str, object], scatter: float | None) -> None:
+    (found,) = read_results(written(tmp_path, json.dumps(VLLM | more)), 8)
+    assert found.scatter_frac == (None if scatter is None else pytest.approx(scatter))
+
+
 def test_sglang_gives_the_median_decode_step_and_prefill_apart(tmp_path: Path) -> None:
     """The harness appends: the last run of each workload counts."""
     lines = [

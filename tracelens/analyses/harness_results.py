@@ -43,6 +43,7 @@ MEANINGS: Mapping[str, str] = {
 DECODE_STATISTICS = frozenset({MEDIAN_DECODE_STEP, TRACED_DECODE_STEP})
 
 _LARGEST_BYTES = 64 << 20
+_FEWEST_ITERATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Measurement:
         input_len: prompt tokens; null when the file does not say.
         output_len: output tokens; null when the file does not say.
         prefill_us: the prefill, where it was measured apart.
+        scatter_frac: p90 - p10 of the iterations over their median, where the file tells.
         source: the file, as typed.
     """
 
@@ -69,6 +71,7 @@ class Measurement:
     input_len: int | None = None
     output_len: int | None = None
     prefill_us: float | None = None
+    scatter_frac: float | None = None
     source: str = ""
 
     @property
@@ -192,8 +195,26 @@ def _vllm_latency(
         tokens_per_s=None if output_len is None or batch is None else batch * output_len / generation_us * 1e6,
         batch=batch,
         output_len=output_len,
+        scatter_frac=_scatter(document),
         source=str(path),
     )
+
+
+def _scatter(document: Mapping[str, Any]) -> float | None:
+    """p90 - p10 over the median, from the harness's own percentiles, else from its iterations."""
+    told = document.get("percentiles")
+    if isinstance(told, dict):
+        known = [value for key in ("10", "50", "90") if isinstance(value := told.get(key), int | float) and value > 0]
+        if len(known) == 3:
+            low, middle, high = known
+            return (high - low) / middle
+    latencies = document.get("latencies")
+    if not isinstance(latencies, list) or not all(isinstance(one, int | float) and one > 0 for one in latencies):
+        return None
+    ordered = sorted(map(float, latencies))
+    if len(ordered) < _FEWEST_ITERATIONS:
+        return None
+    return (ordered[-1 - len(ordered) // 10] - ordered[len(ordered) // 10]) / ordered[len(ordered) // 2]
 
 
 def _sglang_one_batch(document: Mapping[str, Any], path: Path, tp: int) -> Measurement:

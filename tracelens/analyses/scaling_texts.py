@@ -15,6 +15,7 @@ from tracelens.frames import Notice
 
 _NOTEWORTHY = 0.005
 _CAPTURE_DIFFERS = 0.1
+_SCATTER = 0.1
 
 
 def group_sentences(
@@ -130,6 +131,17 @@ def statistic_notices(found: Sequence[Group], question: Question, traced: Mappin
             )
         )
     notices.extend(_capture_notices(found, traced))
+    notices.extend(
+        Notice(
+            "iterations-scatter",
+            "warning",
+            f"the iterations of {one.source} scatter by {one.scatter_frac:.0%} (p10 to p90 over the median)",
+            "is the machine quiet? A mean over such iterations moves from run to run",
+        )
+        for group in found
+        for one in group.measurements
+        if one.scatter_frac is not None and one.scatter_frac > _SCATTER
+    )
     if question.shape is not None and found:
         largest = max(tp for group in found for tp in [one.tp for one in group.measurements])
         notices.extend(shape_notices(question.shape, largest, question.tokens or 1))
