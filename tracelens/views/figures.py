@@ -242,6 +242,7 @@ def predicted(prediction: pl.DataFrame) -> Figure:
 
 
 _MAIN: Mapping[tuple[str, ...], Callable[..., Any]] = {
+    ("verdict", "buckets", "gaps"): lambda _verdict, buckets, gaps: changes(pl.concat([buckets, gaps])),
     ("step_points",): step_latency,
     ("buckets",): budget,
     ("steps",): step_latency,

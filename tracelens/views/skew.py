@@ -158,5 +158,6 @@ def show_operations(result: Result, screen: Screen) -> None:
             "call_count",
             "skew_p99_ns",
             "exposed_per_step_ns",
+            "skew_p50_ns",
         ],
     )

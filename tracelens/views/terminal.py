@@ -110,13 +110,9 @@ class Screen:
 
     def sentences(self, sentences: Iterable[str]) -> None:
         """The answer in words, each wrapped to the width; a blank line after the last."""
-        import textwrap
-
         written = False
         for position, sentence in enumerate(sentences):
-            lines = textwrap.wrap(visible(sentence), max(self.width, 30), break_on_hyphens=False) or [""]
-            for text in lines:
-                self.line(text, "bold" if position == 0 else "")
+            self._wrapped(sentence, "bold" if position == 0 else "")
             written = True
         if written:
             self.line()
@@ -154,7 +150,7 @@ class Screen:
             one_unit: columns that are compared with each other and therefore share a unit.
         """
         if title:
-            self.line(title, "bold")
+            self._wrapped(title, "bold")
         shown = frame.select(columns) if columns is not None else frame
         hidden = 0
         if limit is not None and shown.height > limit:
@@ -174,13 +170,16 @@ class Screen:
         dropped = self._fit(fields, optional, bool(bars))
         self._draw(fields, kinds, bars, quiet, shown)
         if dropped:
-            import textwrap
-
-            for text in textwrap.wrap(f"({', '.join(dropped)}: no room in {self.width} columns)", max(self.width, 20)):
-                self.line(text, "dim")
+            self._wrapped(f"({', '.join(dropped)}: no room in {self.width} columns)", "dim")
         if hidden:
             self.line(f"({hidden:,} more rows)", "dim")
         self.line()
+
+    def _wrapped(self, text: str, style: str) -> None:
+        import textwrap
+
+        for line in textwrap.wrap(visible(text), max(self.width, 20), break_on_hyphens=False) or [""]:
+            self.line(line, style)
 
     def _fit(self, fields: list[_Field], optional: Sequence[str], bars: bool) -> list[str]:
         """Set every field's width so that a line fits; drops optional fields, and says which."""
