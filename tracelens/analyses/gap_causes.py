@@ -144,7 +144,9 @@ def _windows(edges: StepEdges, dry: Ints, start: Ints) -> tuple[Codes, npt.NDArr
     """(row of the window that holds each gap or -1, whether the gap ends at an edge or contains one)."""
     if len(edges.start) == 0:
         return np.full(len(dry), -1, np.int32), np.zeros(len(dry), bool)
-    window = np.searchsorted(edges.start, dry, side="right") - 1
+    # Both ascend: as many windows have begun at a gap as have their first gap at or before it.
+    begun = np.searchsorted(dry, edges.start, side="left")
+    window = np.cumsum(np.bincount(begun, minlength=len(dry) + 1))[: len(dry)] - 1
     own = np.maximum(window, 0)
     row = np.where((window >= 0) & (dry < edges.end[own]), edges.row[own], -1).astype(np.int32)
     following = np.minimum(window + 1, len(edges.start) - 1)

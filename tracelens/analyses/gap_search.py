@@ -188,6 +188,11 @@ def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
 
 def _overlaps_on_stream(tl: Timeline) -> int:
     """Kernels that start before the kernel ahead of them on their stream ends."""
+    reached = np.maximum.accumulate(tl.end)
+    # On one stream or several: what starts when all before it has ended overlaps nothing.
+    inside = (tl.start[1:] < reached[:-1]) & (tl.kind[1:] == KERNEL)
+    if not bool(inside.any()):
+        return 0
     kernels = tl.stream_order[(tl.kind == KERNEL)[tl.stream_order]]
     same = tl.stream[kernels[1:]] == tl.stream[kernels[:-1]]
     return int(np.count_nonzero(same & (tl.start[kernels[1:]] < tl.end[kernels[:-1]])))

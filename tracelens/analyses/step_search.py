@@ -208,9 +208,14 @@ def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:
     empty = pl.Series([None] * count, dtype=pl.Int64)
     if graph is None:
         return empty
-    held = np.flatnonzero((member >= 0) & (graph >= 0))
-    counts = pl.DataFrame({"row": member[held], "graph": graph[held]}).group_by("row", "graph").len()
-    most = counts.sort("row", -pl.col("len").cast(pl.Int64), "graph").unique("row", keep="first")
+    change = (member[1:] != member[:-1]) | (graph[1:] != graph[:-1])
+    runs = np.flatnonzero(np.concatenate([np.ones(min(len(member), 1), bool), change]))
+    sizes = np.diff(np.append(runs, len(member)))
+    counts = pl.DataFrame({"row": member[runs], "graph": graph[runs], "size": sizes})
+    counts = (
+        counts.filter((pl.col("row") >= 0) & (pl.col("graph") >= 0)).group_by("row", "graph").agg(pl.col("size").sum())
+    )
+    most = counts.sort("row", -pl.col("size"), "graph").unique("row", keep="first")
     return pl.DataFrame({"row": np.arange(count, dtype=np.int32)}).join(
         most, on="row", how="left", maintain_order="left"
     )["graph"]

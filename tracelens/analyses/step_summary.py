@@ -95,8 +95,7 @@ def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     if members.is_empty() or rows.is_empty():
         return empty
     found, tl = search_steps(trace), timeline(trace)
-    place = np.searchsorted(tl.event_id, members["event_id"].to_numpy())
-    row = found.member[np.minimum(place, len(tl) - 1)]
+    row = found.member[tl.places_of(members["event_id"].to_numpy())]
     at = np.maximum(row, 0)
     step = found.table.select("set", "step")[at]
     caused = (

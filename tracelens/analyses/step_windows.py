@@ -21,6 +21,9 @@ from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
 
 _SLICE = 1 << 20
 
+_VOTES = 8
+"""So many instances a step tell which steps of two ranks are the same."""
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -147,12 +150,13 @@ def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
 
 
 def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
-    """Which step holds which matched collective instance."""
+    """Which step holds which matched collective instance; of many, a share that is the same on all ranks."""
     matched = clock.members.filter(pl.col("instance").is_not_null()).select("communicator", "instance", "event_id")
-    at = np.searchsorted(tl.event_id, matched["event_id"].to_numpy())
-    at = np.minimum(at, max(len(tl) - 1, 0))
-    step = member[at] if len(tl) else np.empty(0, np.int32)
-    return matched.with_columns(step=pl.Series(step, dtype=pl.Int64)).filter(pl.col("step") >= 0).drop("event_id")
+    matched = matched.with_columns(
+        step=pl.Series(member[tl.places_of(matched["event_id"].to_numpy())], dtype=pl.Int64)
+    ).filter(pl.col("step") >= 0)
+    per_step = matched.height // max(matched["step"].n_unique(), 1)
+    return matched.filter(pl.col("instance") % max(per_step // _VOTES, 1) == 0).drop("event_id")
 
 
 def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_bound: int) -> Ints:

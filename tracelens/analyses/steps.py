@@ -122,8 +122,7 @@ def _collective_counts(trace: LoadedTrace, found: Steps) -> list[pl.Series]:
     """Operations, unmatched operations and waits per row of the table, by membership of an operation's first kernel."""
     members = aligned_clock(trace).members
     tl = timeline(trace)
-    place = np.searchsorted(tl.event_id, members["event_id"].to_numpy())
-    row = found.member[np.minimum(place, max(len(tl) - 1, 0))] if len(tl) else np.empty(0, np.int32)
+    row = found.member[tl.places_of(members["event_id"].to_numpy())]
     counted = (
         members.select("instance", "wait_ns")
         .with_columns(row=pl.Series(row, dtype=pl.Int32))

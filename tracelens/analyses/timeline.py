@@ -168,8 +168,8 @@ class Timeline:
     def copies(self) -> tuple[Ints, npt.NDArray[np.int8]]:
         """(places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host."""
         frame = self.trace.rows(_SQL, "copy_kinds", ranks=self.trace.ranks)
-        places = np.searchsorted(self.event_id, frame["event_id"].to_numpy())
-        return places.astype(np.int64), frame["copy_kind"].to_numpy().astype(np.int8)
+        places = self.places_of(frame["event_id"].to_numpy().astype(np.int64))
+        return places, frame["copy_kind"].to_numpy().astype(np.int8)
 
     @cached_property
     def launches(self) -> Launches:
@@ -192,8 +192,7 @@ class Timeline:
             processes[np.minimum(place, len(processes) - 1)] == calls["process"].to_numpy()
         )
         correlation = calls["correlation"].to_numpy().astype(np.int64)
-        own = self.correlation.astype(np.int64, copy=False)
-        span = max(int(correlation.max(initial=0)), int(own.max(initial=0))) + 2
+        span = max(int(correlation.max(initial=0)), int(self.correlation.max(initial=0))) + 2
         key = np.where(mine, place.astype(np.int64) * span + correlation, -1)
         order = np.argsort(key, kind="stable")
         ordered = key[order]
@@ -215,12 +214,17 @@ class Timeline:
             api_names=names,
         )
         of_rank = np.searchsorted(processes, self.rank_table["process"].to_numpy()).astype(np.int64) * span
-        wanted = np.where(own >= 0, np.repeat(of_rank, np.diff(self.first)) + own, -2)
+        # The nodes of a replay follow each other under one id: look up each run once.
+        own = self.correlation
+        change = np.flatnonzero(own[1:] != own[:-1]) + 1
+        runs = np.unique(np.concatenate([self.first[:-1], change]))
+        wanted = np.where(own[runs] >= 0, of_rank[self.rank_place[runs]] + own[runs], -2)
         found = np.searchsorted(ordered, wanted)
-        hit = (
-            np.zeros(len(wanted), bool) if len(ordered) == 0 else ordered[np.minimum(found, len(ordered) - 1)] == wanted
-        )
-        return launches, np.where(hit, found, -1).astype(np.int32)
+        hit = np.zeros(len(wanted), bool)
+        if len(ordered):
+            hit = ordered[np.minimum(found, len(ordered) - 1)] == wanted
+        link = np.where(hit, found, -1).astype(np.int32)
+        return launches, np.repeat(link, np.diff(np.append(runs, len(own))))
 
     @cached_property
     def stream_order(self) -> Ints:
@@ -242,6 +246,13 @@ class Timeline:
         result = values.copy()
         result[order] = filled
         return result
+
+    def places_of(self, ids: Ints) -> Ints:
+        """Places of the events with these ids, which must be on the timeline."""
+        if len(self) and int(self.event_id[-1] - self.event_id[0]) == len(self) - 1:
+            return ids - self.event_id[0]
+        places: Ints = np.searchsorted(self.event_id, ids)
+        return places
 
     def stretches(self, longest: int) -> Iterator[slice]:
         """Slices of at most `longest` events that cover the timeline in order; none crosses a rank."""
