@@ -159,5 +159,6 @@ def show_operations(result: Result, screen: Screen) -> None:
             "skew_p99_ns",
             "exposed_per_step_ns",
             "skew_p50_ns",
+            "wait_frac",
         ],
     )
