@@ -250,9 +250,9 @@ class Timeline:
     def places_of(self, ids: Ints) -> Ints:
         """Places of the events with these ids, which must be on the timeline."""
         if len(self) and int(self.event_id[-1] - self.event_id[0]) == len(self) - 1:
-            return ids - self.event_id[0]
-        places: Ints = np.searchsorted(self.event_id, ids)
-        return places
+            places: Ints = ids - self.event_id[0]
+            return places
+        return np.searchsorted(self.event_id, ids).astype(np.int64)
 
     def stretches(self, longest: int) -> Iterator[slice]:
         """Slices of at most `longest` events that cover the timeline in order; none crosses a rank."""
