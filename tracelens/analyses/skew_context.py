@@ -99,9 +99,12 @@ class Context:
     @cached_property
     def warm(self) -> Bools:
         """Member rows of warm-up steps, which no figure holds unless `--steps` names them."""
-        if self.trace.options.steps is not None or self.steps.table.is_empty():
+        table = self.steps.table
+        # Steps that are mere repetitions, without a sign of a forward pass, say nothing of warming up.
+        repetition = self.steps.facts.get("marker") == "period" and bool((table["phase"] == "other").all())
+        if self.trace.options.steps is not None or table.is_empty() or repetition:
             return np.zeros(len(self.place), dtype=bool)
-        flags = np.append(self.steps.table["warm_up"].to_numpy(), False)
+        flags = np.append(table["warm_up"].to_numpy(), False)
         return np.asarray(flags[self.step_row])
 
     @cached_property

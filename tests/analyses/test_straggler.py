@@ -1,0 +1,185 @@
+"""Who is late: named only when the steps say so, and when it is worth a name."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analyses.oracle_matching import waits as waits_by_hand
+from tests.analyses.oracle_rows import decode_job, with_clocks
+from tracelens.analyses.straggler import Arrivals, Precision, classify, find_straggler, waiting
+
+SHARP = Precision(100.0, 0.0)
+
+# vllm's custom all-reduce on eight ranks: starts and durations of one instance, in ns.
+EIGHT_START = [10059675, 10058178, 10041112, 9996036, 10058924, 10047108, 10049015, 10060203]
+EIGHT_LENGTH = [10519, 11359, 31159, 72160, 11359, 22640, 21439, 12119]
+
+
+def arrivals(came, *, per_step=10, step_ns=1e6, length=10_000):
+    came = np.asarray(came, dtype=np.int64)
+    duration = came.max(axis=1, keepdims=True) - came + length
+    return Arrivals(tuple(range(came.shape[1])), came, duration, np.arange(len(came)) // per_step, step_ns)
+
+
+def jitter(steps=30, ranks=8, per_step=10, seed=0, scale=300.0):
+    return np.random.default_rng(seed).normal(0, scale, (steps * per_step, ranks))
+
+
+def test_one_instance_on_eight_ranks():
+    """Last rank 7, first rank 3, 64.167 us apart; 111.373 of 192.754 us are waiting."""
+    one = Arrivals(tuple(range(8)), np.array([EIGHT_START]), np.array([EIGHT_LENGTH]), np.array([0]), 1e6)
+    found = waiting(one, Precision())
+    assert found.wait.tolist() == [[528, 2025, 19091, 64167, 1279, 13095, 11188, 0]]
+    assert int(found.wait.sum()) == 111_373
+    assert found.last_count.tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+    assert found.first_count.tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert found.caused_ns.tolist() == [0] * 7 + [111_373]
+    assert found.critical_ns.tolist() == [0] * 7 + [528]
+    assert find_straggler(one, found, Precision()).rank is None
+    assert classify(111_373, 192_754, 8, 1, 0.0, whole=True) == (pytest.approx(0.5778, abs=1e-4), "inconclusive")
+
+
+def test_a_persistent_straggler():
+    """Rank 3 comes 20 us after the rest, in every instance of 30 steps."""
+    came = jitter()
+    came[:, 3] += 20_000
+    found = find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP)
+    assert (found.rank, found.late_ranks, found.last_frac, found.trial_count) == (3, (), 1.0, 30)
+    assert found.p_value < 1e-20
+
+
+def test_last_in_861_of_1000():
+    """Rank 4 arrives last in 86.1 % of the instances of eight ranks, by 10 us, and waits least."""
+    came = jitter(steps=100)
+    rng = np.random.default_rng(1)
+    late = np.zeros(1000, dtype=bool)
+    late[rng.choice(1000, 861, replace=False)] = True
+    came[late, 4] += 10_000
+    came[~late, 4] -= 10_000
+    one = arrivals(came)
+    found = waiting(one, SHARP)
+    assert found.last_count[4] == 861
+    assert int(found.wait.sum(axis=0).argmin()) == 4
+    assert find_straggler(one, found, SHARP).rank == 4
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_nobody_is_late(seed):
+    came = jitter(seed=seed)
+    found = find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP)
+    assert (found.rank, found.late_ranks) == (None, ())
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("late", [1_500, 20_000])
+def test_a_late_rank_that_changes_with_the_step(seed, late):
+    """Each step has one random late rank: a test per instance would count 300 trials of 30."""
+    came = jitter(seed=seed)
+    who = np.random.default_rng(seed).integers(0, 8, 30)
+    came[np.arange(300), np.repeat(who, 10)] += late
+    found = find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP)
+    assert (found.rank, found.late_ranks) == (None, ())
+
+
+@pytest.mark.parametrize("late", [1_500, 50_000])
+def test_four_ranks_late_together(late):
+    came = jitter(seed=2)
+    came[:, 4:] += late
+    found = find_straggler(arrivals(came, step_ns=5e5), waiting(arrivals(came), SHARP), SHARP)
+    assert (found.rank, found.late_ranks) == (None, (4, 5, 6, 7))
+
+
+def test_one_far_behind_another_that_is_a_little_late():
+    """Rank 2 is 2 us late, rank 6 is 200 us late: a straggler, not a pair."""
+    came = jitter(seed=3)
+    came[:, 2] += 2_000
+    came[:, 6] += 200_000
+    assert find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP).rank == 6
+
+
+def test_not_worth_a_name():
+    """Late by 100 ns in each of 10 instances of a step of 1 ms: 0.1 % of it."""
+    came = jitter(scale=20.0)
+    came[:, 3] += 100
+    assert find_straggler(arrivals(came), waiting(arrivals(came), Precision(30.0)), Precision(30.0)).rank is None
+
+
+def test_below_what_the_clocks_can_tell():
+    """Late by 1 us while operations disagree by 1.5 us about when ranks leave."""
+    came = jitter(scale=50.0)
+    came[:, 3] += 1_000
+    blurred = Precision(100.0, 1_500.0)
+    assert find_straggler(arrivals(came, step_ns=1e5), waiting(arrivals(came), blurred), blurred).rank is None
+    assert find_straggler(arrivals(came, step_ns=1e5), waiting(arrivals(came), SHARP), SHARP).rank == 3
+
+
+def test_fewer_than_twenty_steps_name_nobody():
+    came = jitter(steps=19)
+    came[:, 3] += 20_000
+    assert find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP).rank is None
+
+
+def test_clocks_that_were_only_trusted_name_nobody():
+    came = jitter()
+    came[:, 3] += 20_000
+    found = find_straggler(arrivals(came), waiting(arrivals(came), SHARP), SHARP, may_name=False)
+    assert (found.rank, found.last_frac) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wait", "resolution", "instances", "whole", "expected"),
+    [
+        (50, 0, 100, True, "transfer"),
+        (400, 0, 100, True, "mixed"),
+        (700, 0, 100, True, "arrival_skew"),
+        (190, 1, 100, True, "transfer"),
+        (190, 30, 100, True, "inconclusive"),
+        (50, 0, 29, True, "inconclusive"),
+        (50, 0, 100, False, "inconclusive"),
+    ],
+)
+def test_classes(wait, resolution, instances, whole, expected):
+    """1,000 ns in collectives, one wait in the sum: 190 of 1,000 moved by 30 may be 220, another class."""
+    assert classify(wait, 1_000, 1, instances, resolution, whole=whole) == (wait / 1_000, expected)
+
+
+@given(
+    st.integers(2, 6).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 10**9), min_size=n, max_size=n), min_size=1, max_size=20)
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_waits_as_by_hand(came):
+    one = arrivals(came)
+    found = waiting(one, Precision())
+    expected, leads = waits_by_hand(came)
+    assert found.wait.tolist() == expected
+    assert [(int(w), int(lead)) for w, lead in zip(found.latest, found.lead, strict=True)] == leads
+    assert int(found.caused_ns.sum()) == sum(sum(row) for row, (_, lead) in zip(expected, leads, strict=True) if lead)
+    assert int(found.critical_ns.sum()) == sum(lead for _, lead in leads)
+
+
+def test_the_mean_skew_of_63_replays():
+    """87 calls a replay, 31.578 us apart on average, are 2,747.3 us a token."""
+    assert pytest.approx(2747.3, abs=0.05) == 87 * 31.578
+    came = np.zeros((63 * 87, 8), dtype=np.int64)
+    came[:, 5] = 31_578
+    one = arrivals(came, per_step=87)
+    skew = np.ptp(one.arrival, axis=1)
+    per_token = skew.reshape(63, 87).sum(axis=1)
+    assert set(per_token.tolist()) == {2_747_286}
+
+
+def test_clock_offsets_do_not_reach_the_verdict():
+    """End to end on rows: rank 2 is 5 us late, the clocks are up to 14 us apart."""
+    from tests.analyses.oracle_rows import aligned
+
+    late = np.zeros((40 * 17, 4))
+    late[:, 2] = 5_000
+    alignment = aligned(with_clocks(decode_job(4, 40, 8, 1, late_ns=late), np.array([0, 14e3, -14e3, 9e3])))
+    rows = alignment.members.filter("accepted")
+    came = rows["arrival_ns"].to_numpy().reshape(-1, 4)
+    one = arrivals(came, per_step=17, step_ns=9e5)
+    precision = Precision(alignment.sets[0].residual_ns, alignment.sets[0].asymmetry_ns)
+    assert find_straggler(one, waiting(one, precision), precision).rank == 2
