@@ -5,56 +5,76 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.running import tracelens
-from tracelens.api import compare, load
+from tracelens.api import Trace, compare, load
+from tracelens.frames import Result
+from tracelens.views import bucket, collectives, gaps, info, records, skew, steps
+from tracelens.views import compare as comparison
+from tracelens.views.terminal import Screen
 
 CAPTURE = next((Path(__file__).parents[1] / "fixtures" / "slow_rank_tp4").glob("*.sqlite"))
-COMMANDS = [
-    ["info"],
-    ["bucket"],
-    ["bucket", "--kernels"],
-    ["steps"],
-    ["steps", "--all"],
-    ["gaps"],
-    ["gaps", "--all"],
-    ["collectives"],
-    ["skew"],
-]
+Shown = tuple[Result, Callable[..., None]]
+
+
+@pytest.fixture(scope="module")
+def trace() -> Iterator[Trace]:
+    with load(str(CAPTURE), use_cache=False) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def answers(trace: Trace) -> dict[str, Shown]:
+    found = trace.steps()
+    return {
+        "info": (trace.info(), info.show),
+        "bucket": (trace.buckets(), bucket.show),
+        "bucket --kernels": (trace.buckets(kernels=True), bucket.show),
+        "steps": (found, steps.show),
+        "steps --all": (found, partial(steps.show, every=True)),
+        "gaps": (trace.gaps(), gaps.show),
+        "gaps --all": (trace.gaps(all=True), gaps.show),
+        "collectives": (trace.collectives(), collectives.show),
+        "collectives --all": (trace.collectives(all=True), collectives.show),
+        "skew": (trace.skew(), skew.show),
+        "compare": (compare(trace, trace), comparison.show),
+    }
 
 
 @pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_tables_fit_and_are_plain(words: list[str], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    ran = tracelens(*words, str(CAPTURE))
-    assert ran.code == 0, ran.err
-    assert ran.out.isascii()
-    assert "\x1b" not in ran.out
-    assert max(len(line) for line in ran.out.splitlines()) <= width
+def test_tables_fit_and_are_plain(answers: dict[str, Shown], width: int) -> None:
+    for words, (result, show) in answers.items():
+        stream = io.StringIO()
+        show(result, Screen(stream, width=width))
+        text = stream.getvalue()
+        assert text.isascii(), words
+        assert "\x1b" not in text, words
+        assert max(len(line) for line in text.splitlines()) <= width, words
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_json_keeps_the_envelope_and_csv_the_columns(words: list[str]) -> None:
-    answer = json.loads(tracelens(*words, str(CAPTURE), "--format", "json").out, parse_constant=pytest.fail)
-    assert list(answer)[:5] == ["tracelens", "command", "schema", "provenance", "notices"]
-    assert (answer["command"], answer["schema"]) == (words[0], 1)
-    text = tracelens(*words, str(CAPTURE), "--format", "csv").out
-    tables = {name: rows for name, rows in answer.items() if isinstance(rows, list) and name != "notices" and rows}
-    parts = text.split("\n\n") if "\n\n" in text else [text]
-    heads = [next(csv.reader(io.StringIO(part.removeprefix(f"# {part[2:].splitlines()[0]}\n")))) for part in parts]
-    for rows in tables.values():
-        assert list(rows[0]) in heads
+def test_records_keep_the_envelope_and_the_columns(answers: dict[str, Shown]) -> None:
+    for words, (result, _) in answers.items():
+        written, lines = io.StringIO(), io.StringIO()
+        records.write_json(result, "1", written)
+        records.write_csv(result, lines)
+        answer: dict[str, Any] = json.loads(written.getvalue(), parse_constant=pytest.fail)
+        assert list(answer)[:5] == ["tracelens", "command", "schema", "provenance", "notices"], words
+        assert (answer["command"], answer["schema"]) == (words.split()[0], 1)
+        heads = [row for row in csv.reader(io.StringIO(lines.getvalue())) if row]
+        for name, frame in result.tables.items():
+            assert [list(row) for row in answer[name][:1]] == [frame.columns][: frame.height]
+            assert frame.columns in heads, words
 
 
-def test_every_result_draws_and_shows_itself() -> None:
-    with load(str(CAPTURE), use_cache=False) as trace:
-        results = [trace.buckets(), trace.steps(), trace.gaps(), trace.collectives(), trace.skew(), trace.report()]
-        results.append(compare(trace, trace))
-        for result in results:
-            assert len(result.figure().data) > 0, result.command
-            assert "<table>" in result._repr_html_()
-        assert "tp4.sqlite" in trace._repr_html_()
+def test_every_result_draws_and_shows_itself(trace: Trace, answers: dict[str, Shown]) -> None:
+    for words, (result, _) in answers.items():
+        assert "<table>" in result._repr_html_()
+        if words != "info":
+            assert len(result.figure().data) > 0, words
+    assert len(trace.report().figure().data) > 0
+    assert "tp4.sqlite" in trace._repr_html_()
