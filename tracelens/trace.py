@@ -15,7 +15,7 @@ from tracelens.errors import RankError, SelectionError
 from tracelens.frames import Notice
 from tracelens.ingest import discover, nsys, raw
 from tracelens.model import build
-from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset
+from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset, shipped_for
 from tracelens.sqlfiles import queries
 
 Part = Literal["launch", "nvtx"]
@@ -207,28 +207,24 @@ def open_trace(
         InputError, RankError, RuleError: see `tracelens.errors`.
     """
     options = options or Options()
-    ruleset = load_ruleset(options.rules, options.engine, options.model)
+    chosen = _asked_map(options)
     found = discover.find_captures(list(traces))
     db = connect(options)
     try:
         exports = raw.load_events(found, db, options.loader, progress)
         with _closing_on_error(exports):
             names = build.build_names(db, nsys.COPY_LABELS)
+            detection = _detect(db, names)
+            ruleset = chosen or _found_map(options, detection)
             build.write_kernel_names(db, _classified(names, ruleset))
             build.build_ranks(db, options.rank_map, options.expect_ranks)
             build.build_events(db)
-            words = [
-                word
-                for (word,) in db.execute(
-                    "SELECT DISTINCT engine FROM raw_export WHERE engine IS NOT NULL ORDER BY 1"
-                ).fetchall()
-            ]
             for table in ("raw_kernel", "raw_other"):
                 db.execute(f"TRUNCATE {table}")
     except BaseException:
         db.close()
         raise
-    return kind(db, exports, options, ruleset, detect_engine([], names, words))
+    return kind(db, exports, options, ruleset, detection)
 
 
 def empty_trace() -> LoadedTrace:
@@ -239,6 +235,23 @@ def empty_trace() -> LoadedTrace:
     build.write_kernel_names(db, _classified(build.build_names(db, nsys.COPY_LABELS), load_ruleset()))
     build.build_empty(db)
     return LoadedTrace(db, exports, options, load_ruleset(), detect_engine([], [], []))
+
+
+def _asked_map(options: Options) -> RuleSet | None:
+    """The map that was asked for by name, file, or engine and model together; read before any capture is."""
+    if options.rules is not None or (options.engine and options.model):
+        return load_ruleset(options.rules, options.engine, options.model)
+    return None
+
+
+def _found_map(options: Options, detection: Detection) -> RuleSet:
+    """The shipped map of the engine and model that the capture shows; what was asked for goes before."""
+    return load_ruleset(shipped_for(options.engine or detection.engine, options.model or detection.model))
+
+
+def _detect(db: duckdb.DuckDBPyConnection, names: list[str]) -> Detection:
+    words = db.execute("SELECT words FROM raw_export WHERE words IS NOT NULL ORDER BY export").fetchall()
+    return detect_engine([], names, [word for (listed,) in words for word in listed.split(",")])
 
 
 def connect(options: Options) -> duckdb.DuckDBPyConnection:

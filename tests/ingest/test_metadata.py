@@ -218,10 +218,10 @@ def test_ids() -> None:
 )
 def test_the_engines_word_and_nothing_else(tmp_path: Path, title: str, engine: str) -> None:
     path = write_events([KERNEL, Process(f"{title} --api-key=hunter2", 1000)], tmp_path / "x.sqlite")
-    assert read(path).identity.engine == engine
+    assert read(path).identity.words == engine
     meta = [("PROCESS_0:COMMAND", f"/opt/{engine} --token hunter2")]
     path = write_events([KERNEL], tmp_path / "y.sqlite", capture_meta=meta)
-    assert read(path).identity.engine == engine
+    assert read(path).identity.words == engine
     assert "hunter2" not in repr(read(path))
 
 

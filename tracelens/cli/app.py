@@ -13,6 +13,7 @@ from tracelens.errors import UsageError
 
 #: Commands in the order of `--help`: name -> module that defines a function of that name (`-` as `_`).
 COMMANDS = {
+    "demo": "demo",
     "info": "info",
     "bucket": "bucket",
     "steps": "steps",

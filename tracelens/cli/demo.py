@@ -31,9 +31,9 @@ def demo(
             f"A simulated decode of {RANKS} GPUs, {STEPS} steps; rank {SLOW_RANK} computes {SLOW_FACTOR - 1:.0%} more slowly."
         )
         screen.line()
-        bucket.show(trace.buckets(), screen)
         result = trace.skew()
         skew.show(result, screen)
+        bucket.show(trace.buckets(), screen)
         report = output / "report.html"
         trace.report(report, force=True)
         sys.stdout.flush()
@@ -57,7 +57,15 @@ def _capture(folder: Path) -> Path:
     capture = folder / f"tp{RANKS}.sqlite"
     if capture.exists():
         return capture
-    spec = CaptureSpec(tp=RANKS, steps=STEPS, layers=32, seed=1, faults=(Slow(ranks=(SLOW_RANK,), factor=SLOW_FACTOR),))
+    spec = CaptureSpec(
+        tp=RANKS,
+        steps=STEPS,
+        layers=32,
+        seed=1,
+        gpu_offset_max_ns=12_000,
+        gpu_drift_max_ppm=0.5,
+        faults=(Slow(ranks=(SLOW_RANK,), factor=SLOW_FACTOR),),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write(spec, folder)

@@ -1,7 +1,7 @@
 """Who ran: processes, GPUs, and what gives a process a rank.
 
 Titles, environments and command lines hold secrets. A title leaves only its parallel coordinates, an environment
-only whole numbers behind listed names, a command line only the engine's name; the filters are part of the queries.
+only whole numbers behind listed names, of a command line only words of a fixed list; the filters are part of the queries.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DIGITS_AT_MOST = 6
 
 @dataclass
 class Identity:
-    """Rows of raw_process, raw_gpu and raw_rank_evidence, without the export's number, and the engine's name."""
+    """Rows of raw_process, raw_gpu and raw_rank_evidence, without the export's number, and the known words of its command line."""
 
     processes: list[tuple[Any, ...]] = field(default_factory=list)
     gpus: list[tuple[Any, ...]] = field(default_factory=list)
     evidence: list[tuple[Any, ...]] = field(default_factory=list)
-    engine: str | None = None
+    words: str | None = None
 
 
 def read_identity(source: Source, hostname: str | None) -> Identity:
@@ -38,7 +38,7 @@ def read_identity(source: Source, hostname: str | None) -> Identity:
     """
     environment = _environment(source)
     communicators: list[tuple[Any, ...]] = list(communicator_ranks(source))
-    return Identity(_processes(source), _gpus(source, hostname), environment + communicators, _engine(source))
+    return Identity(_processes(source), _gpus(source, hostname), environment + communicators, _command_words(source))
 
 
 def _processes(source: Source) -> list[tuple[Any, ...]]:
@@ -160,17 +160,14 @@ def _environment(source: Source) -> list[tuple[Any, ...]]:
     return [(None, variable, number, None, None, None) for variable, number in sorted(found)]
 
 
-def _engine(source: Source) -> str | None:
-    """Which engine's name stands in a captured command line or process title; the word alone, never the line."""
+def _command_words(source: Source) -> str | None:
+    """Which known words stand in captured command lines and process titles; the words alone, never the line."""
     lines = " AND (name LIKE 'PROCESS\\_%:COMMAND' ESCAPE '\\' OR name LIKE 'PROCESS\\_%:ARGUMENT%' ESCAPE '\\')"
-    for word in nsys.ENGINE_WORDS:
-        for table, column, condition in (
-            ("META_DATA_CAPTURE", "value", lines),
-            ("EXPORT_META_DATA", "value", lines),
-            ("PROCESSES", "name", ""),
-        ):
-            if {"name", column} <= set(source.columns(table)) and source.count(
-                table, f"lower({column}) LIKE '%{word}%'{condition}"
-            ):
-                return "trtllm" if word.startswith(("trt", "tensorrt")) else word
-    return None
+    places = (("META_DATA_CAPTURE", "value", lines), ("EXPORT_META_DATA", "value", lines), ("PROCESSES", "name", ""))
+    present = [place for place in places if {"name", place[1]} <= set(source.columns(place[0]))]
+    found = [
+        word
+        for word in nsys.COMMAND_WORDS
+        if any(source.count(table, f"lower({column}) LIKE '%{word}%'{rest}") for table, column, rest in present)
+    ]
+    return ",".join(found) or None

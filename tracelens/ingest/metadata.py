@@ -58,7 +58,7 @@ class Metadata:
             "INSERT INTO raw_export VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [number, self.shown, self.stem, self.nsys_version, self.schema_version, self.hostname, self.start_utc_ns]
             + [self.system_clock_ns, self.session_ns, self.shift_ns, self.graph_mode, self.has_graph_table]
-            + [self.graph_launch_count, self.partial, self.size_bytes, self.identity.engine],
+            + [self.graph_launch_count, self.partial, self.size_bytes, self.identity.words],
         )
         for table, rows in (
             ("raw_process", self.identity.processes),

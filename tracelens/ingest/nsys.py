@@ -116,8 +116,24 @@ METADATA_KEYS = (
     "EXPORT_PARAM_INCLUDE_JSON",
 )
 
-#: Words of a captured command line that say which engine ran; nothing else of a command line is ever fetched.
-ENGINE_WORDS = ("vllm", "sglang", "trtllm", "tensorrt_llm")
+#: Words that say which engine and model ran; nothing else of a command line or a title is ever fetched.
+COMMAND_WORDS = (
+    "vllm",
+    "sglang",
+    "trtllm",
+    "tensorrt_llm",
+    "gpt-oss",
+    "gpt_oss",
+    "deepseek",
+    "kimi",
+    "mixtral",
+    "qwen",
+    "qwq",
+    "nemotron",
+    "mamba",
+    "jamba",
+    "llama",
+)
 
 _PART = re.compile(r"_(DP|PP|TP)_?([0-9]+)")
 _TITLE = re.compile(r"(?:Worker|scheduler)((?:_[A-Z]+_?[0-9]+)+)", re.IGNORECASE)

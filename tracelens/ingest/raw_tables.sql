@@ -7,7 +7,7 @@
 CREATE TABLE raw_export (
     export INTEGER, shown VARCHAR, stem VARCHAR, nsys_version VARCHAR, schema_version VARCHAR, hostname VARCHAR,
     start_utc_ns BIGINT, system_clock_ns BIGINT, session_ns BIGINT, shift_ns BIGINT, graph_mode VARCHAR,
-    has_graph_table BOOLEAN, graph_launch_count BIGINT, partial BOOLEAN, size_bytes BIGINT, engine VARCHAR
+    has_graph_table BOOLEAN, graph_launch_count BIGINT, partial BOOLEAN, size_bytes BIGINT, words VARCHAR
 );
 -- one row per kernel; shape is a hash of grid and block: equal shapes have equal numbers, the number means nothing
 CREATE TABLE raw_kernel (

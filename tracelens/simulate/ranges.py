@@ -147,7 +147,7 @@ class RangeRows:
                 "Rank": own,
                 "CUDA device": owner.device,
             }
-            begin = clock.to_session(spec.start_ns - 400_000_000 + 20_000_000 * place + 10_000 * rank)
+            begin = int(clock.to_session(spec.start_ns - 400_000_000 + 20_000_000 * place + 10_000 * rank))
             self.writer.insert(
                 "NVTX_EVENTS",
                 1,

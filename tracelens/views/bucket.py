@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracelens.frames import Result
+from tracelens.frames import Result, Schema
 from tracelens.views.terminal import Screen
 
 _KERNELS_SHOWN = 8
 _BUCKET_WIDTH = 14
 _RANK_WIDTH = 10
+_RANKS_IN_FULL = 4
 
 
 def show(result: Result, screen: Screen, *, kernels_per_bucket: int = _KERNELS_SHOWN) -> None:
     """Draw a bucket result.
 
-    With two ranks or more, first one table of all ranks side by side (elapsed time by bucket), then each rank's
-    own table: kernels, kernel time, busy time, elapsed time, share; a total row, in which elapsed time is the span.
+    With two ranks or more, first one table of all ranks side by side (elapsed time by bucket); up to four, then each
+    rank's own table: kernels, kernel time, busy time, elapsed time, share; a total row, in which elapsed time is the span.
     If the result has `kernels`, the largest kernels stand under each bucket.
     """
     screen.sentences(result.sentences)
@@ -39,6 +40,17 @@ def show(result: Result, screen: Screen, *, kernels_per_bucket: int = _KERNELS_S
                 labels={_rank_column(rank): f"rank {rank}" for rank in ranks},
                 quiet=("bucket", "idle"),
             )
+    if len(ranks) > _RANKS_IN_FULL:
+        screen.line(f"Kernels, kernel time and busy time of one rank: --ranks {ranks[0]}")
+        screen.line()
+    else:
+        _show_ranks(buckets, schema, screen)
+    kernels = result.tables.get("kernels")
+    if kernels is not None:
+        _show_kernels(kernels, result, screen, kernels_per_bucket)
+
+
+def _show_ranks(buckets: pl.DataFrame, schema: Schema, screen: Screen) -> None:
     screen.table(
         buckets,
         schema,
@@ -52,9 +64,6 @@ def show(result: Result, screen: Screen, *, kernels_per_bucket: int = _KERNELS_S
         bar="elapsed_frac",
         quiet=("bucket", "idle"),
     )
-    kernels = result.tables.get("kernels")
-    if kernels is not None:
-        _show_kernels(kernels, result, screen, kernels_per_bucket)
 
 
 def side_by_side(buckets: pl.DataFrame) -> pl.DataFrame:
