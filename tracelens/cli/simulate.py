@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,9 +16,19 @@ if TYPE_CHECKING:
 
 
 def simulate(
+    context: typer.Context,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write into; made if it is not there.")
-    ],
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder to write into; made if it is not there."),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A ready-made problem (`list` names them) with a folder for each of its captures; "
+            "only --steps and --set still apply.",
+        ),
+    ] = None,
     tp: Annotated[int, typer.Option(min=1, max=512, help="Tensor-parallel size: ranks.")] = 8,
     dp: Annotated[int, typer.Option(min=1, help="Replicas.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Decode steps.")] = 100,
@@ -47,42 +57,89 @@ def simulate(
     ] = None,
 ) -> int:
     """A synthetic tensor-parallel capture in nsys's own format, with its truth as JSON."""
-    from tracelens.simulate import VERSIONS, CaptureSpec, Slow, Stall, write
+    from tracelens.simulate import VERSIONS, CaptureSpec, write
 
+    if scenario == "list":
+        return _list()
+    if output is None:
+        raise UsageError("simulate needs a folder to write into", "tracelens simulate -o DIR")
     if nsys_version not in VERSIONS:
         raise UsageError(f"--nsys-version {nsys_version} is not known", f"Choose from {', '.join(VERSIONS)}.")
-    ranks = tp * dp
-    faults: list[Any] = []
-    for rank, fault in (
-        (slow_rank, lambda one: Slow(ranks=(one,), factor=slow_factor)),
-        (late_host_rank, lambda one: Stall(ranks=(one,), stall_ns=round(stall_us * 1e3), per_step=stalls_per_step)),
-    ):
-        if rank is not None:
-            if rank >= ranks:
-                raise UsageError(f"there is no rank {rank} among {ranks}", f"Ranks are 0 to {ranks - 1}.")
-            faults.append(fault(rank))
-    given: dict[str, Any] = {"tp": tp, "dp": dp, "steps": steps, "layers": layers, "batch": batch, "engine": engine}
-    given |= {"launch": launch, "seed": seed, "faults": tuple(faults)}
+    extra = _extra(CaptureSpec, set_ or [])
+    written: list[Path] = []
+    folder = output
     try:
-        spec = CaptureSpec(**(given | _extra(CaptureSpec, set_ or [])))
-        output.mkdir(parents=True, exist_ok=True)
-        written = write(spec, output, one_file=one_file, nsys_version=nsys_version)
+        if scenario is None:
+            given: dict[str, Any] = {"tp": tp, "dp": dp, "steps": steps, "layers": layers, "batch": batch}
+            given |= {"engine": engine, "launch": launch, "seed": seed}
+            stall = (late_host_rank, round(stall_us * 1e3), stalls_per_step)
+            given["faults"] = _faults(tp * dp, (slow_rank, slow_factor), stall)
+            captures = {"": CaptureSpec(**(given | extra))}
+        else:
+            captures = _scenario(scenario, context, extra)
+        for label, spec in captures.items():
+            folder = output / label
+            folder.mkdir(parents=True, exist_ok=True)
+            written += write(spec, folder, one_file=one_file, nsys_version=nsys_version)
     except ValueError as error:
         raise UsageError(
             f"this capture cannot be simulated: {error}", "`tracelens simulate --help` lists the options."
         ) from error
-    except FileExistsError as error:
-        raise OutputError(
-            f"{output} already holds a capture of that name", "Choose another folder; nothing is overwritten."
-        ) from error
     except OSError as error:
         raise OutputError(
-            f"{output} cannot be written ({error.strerror or type(error).__name__})", "Choose another folder."
+            f"{folder} cannot be written ({error.strerror or type(error).__name__})", "Choose another folder."
         ) from error
     for path in written:
         sys.stdout.write(f"{path}\n")
-    sys.stdout.write(f"\nnext: tracelens bucket {output}\n")
+    if {"before", "after"} <= set(captures):
+        sys.stdout.write(f"\nnext: tracelens compare {output / 'before'} {output / 'after'}\n")
+    else:
+        sys.stdout.write(f"\nnext: tracelens bucket {written[-1].parent}\n")
     return 0
+
+
+def _list() -> int:
+    """The scenarios, one a line, with what an analysis should find in each."""
+    from tracelens.simulate import SCENARIOS
+
+    for one in SCENARIOS.values():
+        sys.stdout.write(f"{one.name:<12}  {one.says}\n")
+    return 0
+
+
+def _scenario(name: str, context: typer.Context, extra: dict[str, Any]) -> dict[str, CaptureSpec]:
+    """The captures of a scenario by the folder that each goes to; a single one goes to the folder itself."""
+    from tracelens.simulate import scenario
+
+    captures = scenario(name)
+    given = {one for one in context.params if _typed(context, one)}
+    useless = sorted(given - {"output", "scenario", "steps", "set_", "one_file", "nsys_version"})
+    if useless:
+        option = "--" + useless[0].replace("_", "-")
+        raise UsageError(f"--scenario {name} sets {option} itself", "Leave it out, or change a field with --set.")
+    changed = ({"steps": context.params["steps"]} if "steps" in given else {}) | extra
+    return {label if len(captures) > 1 else "": replace(spec, **changed) for label, spec in captures.items()}
+
+
+def _typed(context: typer.Context, parameter: str) -> bool:
+    """Whether the user gave this option."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _faults(ranks: int, slow: tuple[int | None, float], late: tuple[int | None, int, int]) -> tuple[Any, ...]:
+    """The faults that the options ask for."""
+    from tracelens.simulate import Slow, Stall
+
+    for rank in (slow[0], late[0]):
+        if rank is not None and rank >= ranks:
+            raise UsageError(f"there is no rank {rank} among {ranks}", f"Ranks are 0 to {ranks - 1}.")
+    faults: list[Any] = []
+    if slow[0] is not None:
+        faults.append(Slow(ranks=(slow[0],), factor=slow[1]))
+    if late[0] is not None:
+        faults.append(Stall(ranks=(late[0],), stall_ns=late[1], per_step=late[2]))
+    return tuple(faults)
 
 
 def _extra(spec: type[CaptureSpec], assignments: list[str]) -> dict[str, Any]:
