@@ -27,11 +27,8 @@ def headline(finding: Finding) -> list[str]:
     verdict = finding.verdict
     step_ns = max(int(verdict["before_step_ns"]), 1)
     delta = int(verdict["delta_ns"])
-    kind = (
-        f"{verdict['phase']} step ({verdict['rung']})"
-        if str(verdict["rung"]).startswith("bs=")
-        else f"{verdict['phase']} step"
-    )
+    phase = "" if verdict["phase"] == "other" else f"{verdict['phase']} "
+    kind = f"{phase}step ({verdict['rung']})" if str(verdict["rung"]).startswith("bs=") else f"{phase}step"
     steps = f"n = {finding.sides[0].step_count} and {finding.sides[1].step_count} steps"
     told = f"The {kind} takes {_ms(verdict['before_step_ns'])} -> {_ms(verdict['after_step_ns'])}, {_signed(delta)} ({delta / step_ns:+.1%} of the step; {_sure(verdict)}, {steps})"
     parts = _parts(finding)
