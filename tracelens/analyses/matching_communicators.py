@@ -183,19 +183,19 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
 def _tie_by_search(ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames) -> set[int]:
     """Tie each rank to the sets before it by searching the offset; returns ranks for which it was ambiguous."""
     ambiguous: set[int] = set()
+    twins: set[int] = set()  # ranks that share all they have with one before: nobody shares more with them
     for index in range(len(ranks)):
-        long = [part for part in of_rank[index] if len(part.track) >= INSTANCE_MINIMUM]
-        if not long:
+        if not any(len(part.track) >= INSTANCE_MINIMUM for part in of_rank[index]):
             continue
-        met: dict[int, list[int]] = {}  # set -> members, the most recent first
+        met: dict[int, list[int]] = {}  # set -> members worth comparing with, the most recent first
         for other in range(index - 1, -1, -1):
-            if any(len(part.track) >= INSTANCE_MINIMUM for part in of_rank[other]):
+            if other not in twins and any(len(part.track) >= INSTANCE_MINIMUM for part in of_rank[other]):
                 met.setdefault(frames.root[other], []).append(other)
-        for root, members in met.items():
+        # The set that was joined last comes first: neighbours in rank mostly share a communicator.
+        recent = frames.root[index - 1] if index else -1
+        for root, members in sorted(met.items(), key=lambda item: item[0] != recent):
             if root == frames.root[index]:
                 continue
-            if frames.root[index] != index and _all_partnered(index, of_rank, frames):
-                break
             for other in dict.fromkeys([*members[:_TRIED_MEMBERS], members[-1]]):
                 one, two = ranks[other], ranks[index]
                 match = match_ranks(
@@ -206,29 +206,26 @@ def _tie_by_search(ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]]
                 )
                 if match.status == "matched" and match.clock is not None:
                     frames.tie(other, index, match.clock)
+                    if _all_partnered(index, other, of_rank, frames):
+                        twins.add(index)
                     break
                 if match.status == "ambiguous":
                     ambiguous |= {index, other}
+            if index in twins:
+                break
     return {index for index in ambiguous if frames.root.count(frames.root[index]) == 1}
 
 
-def _all_partnered(index: int, of_rank: Sequence[Sequence[Part]], frames: Frames) -> bool:
-    """Whether every part of a rank ends together with a part of a rank that it is tied to."""
-    tied = [other for other, root in enumerate(frames.root) if root == frames.root[index] and other != index]
-    for part in of_rank[index]:
-        partners = (
-            (other, theirs)
-            for other in tied[-_TRIED_MEMBERS:]
+def _all_partnered(index: int, other: int, of_rank: Sequence[Sequence[Part]], frames: Frames) -> bool:
+    """Whether every part of a rank ends together with a part of another rank that it is tied to."""
+    clock = frames.between(other, index)
+    return clock is not None and all(
+        any(
+            theirs.family == part.family and match_at(theirs.track, part.track, clock).status == "matched"
             for theirs in of_rank[other]
-            if theirs.family == part.family
         )
-        if not any(
-            (clock := frames.between(other, index)) is not None
-            and match_at(theirs.track, part.track, clock).status == "matched"
-            for other, theirs in partners
-        ):
-            return False
-    return True
+        for part in of_rank[index]
+    )
 
 
 def _tie_as_recorded(

@@ -20,6 +20,7 @@ from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.matching_tracks import CLIP_NS, Track, apart
 
 _SAMPLE = 600
+_ALL_PAIRS = 64  # parts of one family of which every pair is compared
 _CLUSTER_FACTOR = 3.0
 _CLUSTER_NS = 50.0
 
@@ -55,7 +56,7 @@ def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between
     Returns:
         Groups of indices, each ascending; a part without partners is a group of its own.
     """
-    links: list[tuple[int, int]] = []
+    usual: dict[int, float] = {}  # head -> least scatter inside the group; kept where pairs are too many to compare
     scatters: dict[tuple[int, int], float] = {}
     joined = {index: index for index in indices}
 
@@ -77,17 +78,22 @@ def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between
             if clock is None:
                 continue
             seen.add(head(other))
-            if match_at(parts[other].track, parts[index].track, clock).status == "matched":
-                links.append((other, index))
-                joined[head(other)] = head(index)
-                scatters[other, index] = scatter_of(parts[other].track, parts[index].track, clock)
+            if match_at(parts[other].track, parts[index].track, clock).status != "matched":
+                continue
+            scatter = scatter_of(parts[other].track, parts[index].track, clock)
+            if many:
+                group = head(other)
+                limit = _CLUSTER_FACTOR * usual.get(group, np.inf) + _CLUSTER_NS
+                if scatter > limit and _separate([other], [index], parts, between):
+                    continue
+                least = min(scatter, usual.pop(group, scatter), usual.pop(head(index), scatter))
+                usual[head(index)] = least
+            joined[head(other)] = head(index)
+            scatters[other, index] = scatter
     groups: dict[int, list[int]] = {}
     for index in indices:
         groups.setdefault(head(index), []).append(index)
     return [piece for group in groups.values() for piece in _split(sorted(group), parts, between, scatters, many)]
-
-
-_ALL_PAIRS = 64
 
 
 def scatter_of(one: Track, other: Track, clock: Clock) -> float:

@@ -31,6 +31,7 @@ from tracelens.analyses.matching_tracks import (
 
 _ANCHOR_REACH = 96
 _FINGERPRINT_NS = 30_000.0
+_HOPELESS_NS = 8_000.0  # a lag that is this far off while its range grows is given up
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, windo
         best = np.argsort(cost, kind="stable")[:keep]
         offsets, cost = offsets[best], cost[best]
     else:
-        return [float(offset) for offset in offsets]
+        return [float(offset) for offset in offsets[cost <= MATCH_LIMIT_NS]]
     return []
 
 
@@ -167,8 +168,8 @@ def _fit(source: Axis, target: Axis, anchor: int, offset: float, around: float, 
         whole = end - begin == count
         for _ in range(2 if whole else 1):
             chosen = thin(begin, end, 2000 if whole else 600)
-            clock_next = _refit(source, target, chosen, clock, jumps=reach > 256 or whole)
-            if clock_next is None:
+            clock_next, off = _refit(source, target, chosen, clock, jumps=reach > 256 or whole)
+            if clock_next is None or off > _HOPELESS_NS:
                 return None
             clock = clock_next
         if whole:
@@ -183,25 +184,32 @@ def _fit(source: Axis, target: Axis, anchor: int, offset: float, around: float, 
     if not common.any():
         return None
     deviation = target.nearest(source.key[chosen][common], moved[common])[1]
-    off = np.minimum(np.abs(deviation), CLIP_NS)
-    return Candidate(clock, float(off.mean()), median(off))
+    clipped = np.minimum(np.abs(deviation), CLIP_NS)
+    return Candidate(clock, float(clipped.mean()), median(clipped))
 
 
-def _refit(source: Axis, target: Axis, chosen: Ints, clock: Clock, *, jumps: bool) -> Clock | None:
-    """One round: pair by nearest end under `clock`, fit again; null when nothing pairs or the drift is absurd."""
+def _refit(source: Axis, target: Axis, chosen: Ints, clock: Clock, *, jumps: bool) -> tuple[Clock | None, float]:
+    """One round: pair by nearest end under `clock`, fit again; null when nothing pairs or the drift is absurd.
+
+    Returns:
+        The clock, and the mean clipped deviation from it of what lies in the common time range.
+    """
     time = source.time[chosen]
     moved = time + clock.difference(time)
     _, deviation = target.nearest(source.key[chosen], moved)
     paired = np.abs(deviation) <= CLIP_NS
     if int(paired.sum()) < 8:
-        return None
+        return None, CLIP_NS
     readings = (moved + deviation - time)[paired]
     fitted = fit_clock(time[paired], readings, jumps=jumps)
     if np.abs(fitted.drift).max() > DRIFT_LIMIT:
-        if float(np.ptp(time[paired])) * DRIFT_LIMIT < DISTINCT_NS:
-            return fit_clock(time[paired], readings, jumps=jumps, with_drift=False)
-        return None
-    return fitted
+        if float(np.ptp(time[paired])) * DRIFT_LIMIT >= DISTINCT_NS:
+            return None, CLIP_NS
+        fitted = fit_clock(time[paired], readings, jumps=jumps, with_drift=False)
+    rest = np.minimum(np.abs(readings - fitted.difference(time[paired])), CLIP_NS)
+    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
+    lost = int((common & ~paired).sum())
+    return fitted, (float(rest.sum()) + lost * CLIP_NS) / (len(rest) + lost)
 
 
 def _mend_segments(source: Axis, target: Axis, candidate: Candidate) -> Clock:
