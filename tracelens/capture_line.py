@@ -78,7 +78,10 @@ def reasons(line: CaptureLine, engine: str | None) -> Sequence[tuple[str, str]]:
         ("--cuda-graph-trace=node", "each kernel inside a CUDA graph; the default shows a replay as one opaque row"),
         ("--trace-fork-before-exec=true", "workers that are forked; without it only the launcher is traced"),
         ("--sample=none --cpuctxsw=none", "nothing that slows the host, whose delays would look like the server's"),
-        (f"--delay={line.delay_s} --duration={line.duration_s}", "a window after warm-up, long enough for some hundred steps"),
+        (
+            f"--delay={line.delay_s} --duration={line.duration_s}",
+            "a window after warm-up, long enough for some hundred steps",
+        ),
         ("--include-blobs=true", "NCCL's message sizes and communicator ids, for bandwidths and exact matching"),
     ]
     return told + [("", advice) for advice in ENGINE_ADVICE.get(engine or "", ())]

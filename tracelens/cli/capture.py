@@ -12,8 +12,14 @@ from tracelens.errors import InputError, UsageError
 
 
 def capture(
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="The server's command line, after --.", show_default=False)] = None,
-    engine: Annotated[Literal["vllm", "sglang", "trtllm"] | None, typer.Option(help="Engine to advise for; by default what COMMAND names.")] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND", help="The server's command line, after --.", show_default=False),
+    ] = None,
+    engine: Annotated[
+        Literal["vllm", "sglang", "trtllm"] | None,
+        typer.Option(help="Engine to advise for; by default what COMMAND names."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the report, without suffix.")] = "capture",
     delay: Annotated[int, typer.Option(min=0, help="Seconds before the window opens.")] = 60,
     duration: Annotated[int, typer.Option(min=1, help="Length of the window, seconds.")] = 30,
@@ -27,8 +33,13 @@ def capture(
 
     words = tuple(command or ())
     if not words:
-        raise UsageError("capture needs the server's command line", "tracelens capture --engine vllm -- vllm serve MODEL --tensor-parallel-size 8")
-    named = engine or next((word for word in ("vllm", "sglang", "trtllm") if any(word in part.lower() for part in words)), None)
+        raise UsageError(
+            "capture needs the server's command line",
+            "tracelens capture --engine vllm -- vllm serve MODEL --tensor-parallel-size 8",
+        )
+    named = engine or next(
+        (word for word in ("vllm", "sglang", "trtllm") if any(word in part.lower() for part in words)), None
+    )
     line = CaptureLine(words, name, delay, duration)
     if not run:
         sys.stdout.write(f"{shlex.join(line.profile())}\n{shlex.join(line.export())}\n\n")
@@ -45,7 +56,9 @@ def _run(commands: list[list[str]]) -> int:
     import subprocess
 
     if shutil.which("nsys") is None:
-        raise InputError("nsys is not on the PATH", "Leave --run out to see the commands, and run them where nsys is installed.")
+        raise InputError(
+            "nsys is not on the PATH", "Leave --run out to see the commands, and run them where nsys is installed."
+        )
     for words in commands:
         done = subprocess.run(words, check=False)
         if done.returncode:
