@@ -24,7 +24,7 @@ def trace() -> Iterator[Trace]:
 
 def test_every_table_is_there(trace: Trace) -> None:
     assert set(report(trace).tables) == {
-        *("buckets", "kernels", "step_buckets", "summary", "step_points", "collective_split", "waits"),
+        *("findings", "buckets", "kernels", "step_buckets", "summary", "step_points", "collective_split", "waits"),
         *("verdict", "skew_ranks", "clock", "set_aside", "arrivals", "position_waits"),
         *("operations", "rank_operations", "causes", "edges", "slices", "exports", "ranks", "ledger"),
     }

@@ -130,6 +130,14 @@ def report_result(*, ranks: int = 8, steps: int = 400, layers: int = 16, hostile
         orient="row",
     )
     tables: dict[str, pl.DataFrame] = {
+        "findings": pl.DataFrame(
+            {
+                "finding": ["Rank 2 makes ranks 0-7 wait (cause: device)", "Between steps nothing runs"],
+                "kind": ["waiting", "step_boundary"],
+                "per_step_ns": [1_460_000, 330_000],
+                "per_step_frac": [0.188, 0.042],
+            }
+        ),
         "exports": pl.DataFrame(
             {
                 "path": ["runs/tp8.sqlite"],

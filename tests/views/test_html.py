@@ -16,7 +16,8 @@ from tracelens.frames import Column, Schema
 from tracelens.views.html import render, write_report
 from tracelens.views.html.encode import LONGEST_TEXT, script_json, table
 
-SECTIONS = ["budget", "steps", "collectives", "skew", "gaps", "timeline", "clock", "data"]
+STANDING = ["budget", "steps", "collectives", "skew", "gaps", "timeline", "clock", "data"]
+SECTIONS = ["findings", *STANDING]
 
 
 def embedded(page: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def test_title_and_sentences_are_escaped() -> None:
 
 def test_absent_tables_leave_their_sections_with_no_blocks() -> None:
     data = embedded(render(ReportResult({}), version="1"))
-    assert [section["id"] for section in data["sections"]] == SECTIONS
+    assert [section["id"] for section in data["sections"]] == STANDING
     assert all(section["blocks"] == [] for section in data["sections"])
 
 
@@ -65,7 +66,7 @@ def test_comparison_and_scaling_appear_only_when_there() -> None:
     frame = pl.DataFrame({"name": ["gemm"], "delta_ns": [5]})
     result = ReportResult({"compare_buckets": frame, "scaling_fit": frame})
     ids = [section["id"] for section in embedded(render(result, version="1"))["sections"]]
-    assert ids == ["comparison", *SECTIONS, "scaling"]
+    assert ids == ["comparison", *STANDING, "scaling"]
 
 
 def test_hostname_is_not_in_the_report() -> None:

@@ -40,7 +40,7 @@ def page(browser: chromium.Chromium, report: Path) -> Iterator[chromium.Chromium
 
 def test_every_section_and_chart_is_drawn(page: chromium.Chromium) -> None:
     assert page.run("[...document.querySelectorAll('section')].map(s => s.id)") == [
-        *("budget", "steps", "collectives", "skew", "gaps", "timeline", "clock", "data"),
+        *("findings", "budget", "steps", "collectives", "skew", "gaps", "timeline", "clock", "data"),
         *("definitions", "provenance"),
     ]
     drawn = page.run(
@@ -57,6 +57,7 @@ def test_every_section_and_chart_is_drawn(page: chromium.Chromium) -> None:
         ["stack", True, 1],
         ["timeline", True, 1],
     ]
+    assert page.run("document.querySelectorAll('#findings .meter').length") == 2
     assert page.run("document.querySelector('.verdict').textContent").startswith("Rank 2 makes the others wait")
     assert page.run("document.documentElement.scrollWidth <= innerWidth"), "nothing runs out of the page sideways"
 
@@ -74,6 +75,14 @@ def test_whole_capture_is_one_click_away(page: chromium.Chromium) -> None:
     page.click("#budget .tabs button", 1)
     assert page.run("document.querySelectorAll('#budget .tabs button')[1].getAttribute('aria-selected')") == "true"
     assert page.run("document.querySelector('#budget svg').textContent") != before
+
+
+def test_a_click_on_the_legend_hides_a_bucket(page: chromium.Chromium) -> None:
+    marks = page.run("document.querySelectorAll('#budget .mark').length")
+    page.click("#budget .legend button", 1)
+    assert page.run("document.querySelectorAll('#budget .mark').length") == marks - 8
+    page.click("#budget .legend button", 1)
+    assert page.run("document.querySelectorAll('#budget .mark').length") == marks
 
 
 def test_buckets_expand_to_their_kernels(page: chromium.Chromium) -> None:

@@ -14,6 +14,7 @@ from tracelens.analyses import report_parts as parts
 from tracelens.analyses.buckets import BucketResult, buckets
 from tracelens.analyses.collectives import CollectivesResult, collectives
 from tracelens.analyses.compare import CompareResult
+from tracelens.analyses.findings import FINDINGS, findings
 from tracelens.analyses.gaps import GapsResult, gaps
 from tracelens.analyses.info import InfoResult, info
 from tracelens.analyses.scaling import ScalingResult
@@ -100,6 +101,7 @@ class ReportResult(Result):
     command: ClassVar[str] = "report"
     schemas: ClassVar[Mapping[str, Schema]] = {
         **_prefixed("compare", CompareResult.schemas),
+        "findings": FINDINGS,
         "step_buckets": BucketResult.schemas["buckets"],
         "buckets": BucketResult.schemas["buckets"],
         "kernels": BucketResult.schemas["kernels"],
@@ -148,6 +150,7 @@ def report(trace: LoadedTrace, *, compared: Result | None = None, scaled: Result
     page.skew()
     page.collectives()
     page.gaps()
+    page.findings()
     page.budget()
     page.info()
     if scaled is not None:
@@ -284,6 +287,12 @@ class _Page:
         if edges is not None and edges.height > EDGES_SHOWN:
             self._cut("edges of gaps", EDGES_SHOWN, edges.height, "the costliest")
             self.tables["edges"] = edges.head(EDGES_SHOWN)
+
+    def findings(self) -> None:
+        step_ns = None
+        if self.figures is not None and self.chosen is not None:
+            step_ns = parts.mean_step_ns(parts.step_latencies(self.figures), self.chosen)
+        self.put("findings", findings(self.trace, self.tables, step_ns))
 
     def budget(self) -> None:
         answer = self.attempt("budget", lambda: buckets(self.trace, kernels=True))

@@ -85,6 +85,12 @@ def choose_steps(latencies: pl.DataFrame) -> ChosenSteps | None:
     return ChosenSteps(main["set"], main["phase"], main["rung"], typical, worst, mine.height)
 
 
+def mean_step_ns(latencies: pl.DataFrame, chosen: ChosenSteps) -> float | None:
+    """Mean latency of the main kind's complete steps outside warm-up, ns."""
+    mean = _main(latencies.rename({"complete": "complete_on_all"}), chosen)["step_ns"].mean()
+    return float(mean) if isinstance(mean, (int, float)) else None
+
+
 def shown_steps(latencies: pl.DataFrame, limit: int = STEPS_SHOWN) -> pl.DataFrame:
     """At most `limit` rows: the slowest fifth of them by latency, and every n-th of the others; by set and step."""
     if latencies.height <= limit:

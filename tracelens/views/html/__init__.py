@@ -11,6 +11,7 @@ base64-encoded) would fit the size limit, but make every report 2 MB that a budg
 charts answer neither the keyboard nor the page's colours. `tracelens.views.figures` gives the same charts as plotly
 figures, for notebooks.
 
+    findings                                    finding, kind, per_step_ns, per_step_frac
     exports ranks ledger                        what was read (as `info`)
     step_buckets                                as `buckets`, of one typical decode step
     buckets kernels                             the whole selection (as `bucket --kernels`)

@@ -20,6 +20,7 @@ def sections(result: Result) -> list[dict[str, Any]]:
     the scaling section appear only when asked for.
     """
     plan = [
+        *([_findings()] if "findings" in result.tables else []),
         _budget(),
         _steps(),
         _collectives(),
@@ -129,6 +130,16 @@ def _chart(kind: str, table: str, title: str, **options: Any) -> Block:
 
 def _table(table: str, title: str, **options: Any) -> Block:
     return {"kind": "table", "table": table, "title": title, **options}
+
+
+def _findings() -> dict[str, Any]:
+    return {
+        "id": "findings",
+        "title": "Findings",
+        "about": "What a step pays for, largest first: where to look. Each is what it costs at most; two may speak of "
+        "the same time.",
+        "blocks": [_table("findings", "By cost per step", open=True, hide=["kind"], meter="per_step_ns")],
+    }
 
 
 def _budget() -> dict[str, Any]:

@@ -55,6 +55,7 @@ function drawTable(parent, bar, table, options = {}) {
     parent.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${options.title || table.name}` }, el("table", { class: "pairs" }, el("tbody", {}, ...lines))));
     return;
   }
+  const most = options.meter ? Math.max(...table.all().map((row) => table.value(options.meter, row) || 0), 1) : 1;
   let rows = table.all(), order = null, shownRows = options.limit || PAGE, only = null;
   const opened = new Set();
   const children = options.children && frame(options.children);
@@ -96,7 +97,8 @@ function drawTable(parent, bar, table, options = {}) {
       const text = column ? textOf(column, value) : "";
       const numeric = column && (column.type === "n" || column.type === "i");
       const kind = numeric ? "number" : from === children && column && column.name === "kernel_name" ? "text name" : column && column.type === "s" && text.length > 24 ? (/kernel|pattern/.test(column.name) ? "text name" : "text") : null;
-      return el("td", { class: kind, title: text.length > 160 ? text : null }, column && column.name === place && first ? first : null, text.length > 160 ? shorten(text, 160) : text);
+      const meter = from === table && column && options.meter === column.name && value !== null ? el("span", { class: "meter", style: `width:${Math.max(2, (100 * value) / most).toFixed(1)}%` }) : null;
+      return el("td", { class: meter ? `${kind} metered` : kind, title: text.length > 160 ? text : null }, column && column.name === place && first ? first : null, meter, text.length > 160 ? shorten(text, 160) : text);
     });
   }
   function draw() {
