@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tracelens.analyses.step_closings import cut_segments, landmarks
+from tracelens.analyses.step_cycles import contents_of
 from tracelens.analyses.step_kernels import by_anchor, by_period
-from tracelens.analyses.step_markers import Marking, by_range, nothing
+from tracelens.analyses.step_markers import OUTSIDE, Marking, by_range, nothing
 from tracelens.analyses.step_replays import by_replay
-from tracelens.analyses.timeline import Timeline
+from tracelens.analyses.timeline import KERNEL, Timeline
 from tracelens.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -61,9 +65,32 @@ def choose_marker(trace: LoadedTrace, tl: Timeline) -> Choice:
     return Choice(nothing("none", tl, "no marker fits"), tuple(refused))
 
 
+def _marked_share(tl: Timeline, marking: Marking) -> float:
+    """Share of the forward passes that end in a read-back which have a range of their own.
+
+    A range that stands on every tenth step makes steps of ten equal passes. Passes that differ, inside one range, are
+    parts of a step that reads back in its middle.
+    """
+    copies, kinds = tl.copies
+    held = marking.member[copies[kinds == 2]]
+    if np.median(np.bincount(held[held >= 0], minlength=len(marking))) < 2:
+        return 1.0
+    marks = landmarks(tl)
+    segments = cut_segments(tl, marks, marks.read_back, through=False)
+    kernels = np.flatnonzero((tl.kind == KERNEL) & (segments.member >= 0))
+    content = contents_of(tl.name[kernels], segments.member[kernels], len(segments))
+    range_of = np.full(len(segments), OUTSIDE, np.int32)
+    range_of[segments.member[kernels]] = marking.member[kernels]
+    same = (content[1:] == content[:-1]) & (range_of[1:] == range_of[:-1]) & (range_of[1:] >= 0)
+    return 1.0 - np.count_nonzero(same) / max(len(segments), 1)
+
+
 def _mark(trace: LoadedTrace, tl: Timeline, marker: str, pattern: str | None) -> Marking:
     if marker == "nvtx":
-        return by_range(trace, tl, pattern)
+        marking = by_range(trace, tl, pattern)
+        if pattern is None and len(marking):
+            marking = replace(marking, regularity=min(marking.regularity, _marked_share(tl, marking)))
+        return marking
     if marker == "graph":
         return by_replay(tl)
     if marker == "anchor":

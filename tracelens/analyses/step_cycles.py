@@ -24,6 +24,8 @@ _ALIKE = 0.02
 _IDLE_NS = 5_000
 """Idle time before a token that is more than the ordinary distance of queued kernels."""
 
+_MOST_PARTS = 512
+
 _REPEATED = 0.99
 """Share of tokens equal to those one shorter period on, from which a stretch is that period repeated."""
 
@@ -104,8 +106,7 @@ def regularity_of(
     """
     count = len(groups)
     lengths = np.bincount(stretch, minlength=count)
-    contents = np.zeros(count, np.uint64)
-    np.add.at(contents, stretch, _scrambled(tokens))
+    contents = contents_of(tokens, stretch, count)
     # The capture cuts the first and the last stretch of a rank: those need not be like others.
     change = groups[1:] != groups[:-1]
     edge = np.concatenate([np.ones(min(count, 1), bool), change]) | np.concatenate(
@@ -116,6 +117,15 @@ def regularity_of(
     counted = fits | ~edge
     total = int(lengths[counted].sum())
     return (float(lengths[fits].sum()) / total if total else 0.0), usual
+
+
+def contents_of(
+    tokens: npt.NDArray[np.integer], stretch: npt.NDArray[np.integer], count: int
+) -> npt.NDArray[np.uint64]:
+    """A hash of the tokens in each of `count` stretches, whatever their order."""
+    contents = np.zeros(count, np.uint64)
+    np.add.at(contents, stretch, _scrambled(tokens))
+    return contents
 
 
 def _alike(lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[np.integer], usual: int) -> Flags:
@@ -169,11 +179,20 @@ def _inner_period(
     begins = places[:-1][groups[places[1:]] == groups[places[:-1]]]
     word = code[begins[usual] : begins[usual] + lengths[usual]]
     size = len(word)
-    for parts in range(2, min(size, 512) + 1):
-        # A stretch of k cycles need not divide evenly: steps differ by a token or two.
+    for parts in range(2, min(size, _MOST_PARTS) + 1):
         period = size // parts
         if size % parts == 0 and float(np.mean(word[period:] == word[:-period])) >= _REPEATED:
             return True
+    # Cycles that differ by a token or two do not divide it evenly: then some token comes once in each. A layer's token
+    # does not pass, because what lies around the layers makes one of its distances longer.
+    order = np.argsort(word, kind="stable")
+    bounds = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(np.diff(word[order])) + 1, np.array([size])])
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if 2 <= high - low <= _MOST_PARTS:
+            places = order[low:high]
+            distances = np.diff(np.append(places, places[0] + size))
+            if int(distances.max()) - int(distances.min()) <= _ALIKE * float(np.median(distances)):
+                return True
     return False
 
 
