@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
+import tempfile
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,6 +107,10 @@ class LoadedTrace:
             raw.load_ranges(self._exports, self.db)
             build.build_nvtx(self.db)
         self._parts.add(part)
+
+    def document(self) -> None:
+        """Writes the meaning of every model table and column into DuckDB's comments; few questions need them."""
+        build.write_comments(self.db, self._parts)
 
     def rows(self, path: Path, name: str, **parameters: Any) -> pl.DataFrame:
         """Runs the query `name` of an SQL file; `parameters` are bound as `$name`."""
@@ -261,6 +268,10 @@ def connect(options: Options) -> duckdb.DuckDBPyConnection:
         "SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET enable_progress_bar = false"
     )
     db.execute("SET python_enable_replacements = false")
+    # What does not fit into memory goes to a folder of our own, which DuckDB makes when needed and removes at the end;
+    # its default lies in the current directory.
+    spill = Path(tempfile.gettempdir()) / f"tracelens-{os.getpid()}-{secrets.token_hex(8)}"
+    db.execute("SET temp_directory = ?", [str(spill)])
     db.execute("SET TimeZone = 'UTC'")
     if options.threads:
         db.execute("SET threads = ?", [options.threads])

@@ -126,6 +126,7 @@ def model_tables(trace: LoadedTrace) -> list[ModelTable]:
     """The documented model tables, launches and ranges included, in order of their names."""
     trace.ensure("launch")
     trace.ensure("nvtx")
+    trace.document()
     columns = trace.rows(_SQL, "columns")
     return [
         ModelTable(

@@ -77,6 +77,8 @@ def sql(trace: LoadedTrace, query: str) -> pl.DataFrame:
         tree = _parsed(trace, query)
         _refuse_functions(tree)
         _prepare(trace, {str(node["table_name"]) for node in _nodes(tree) if node.get("type") == "BASE_TABLE"})
+        if any(str(node.get("function_name", "")).startswith("duckdb_") for node in _nodes(tree)):
+            trace.document()
         trace.db.execute("SET enable_external_access = false")
         trace.db.execute("BEGIN TRANSACTION READ ONLY")
         try:
@@ -204,6 +206,7 @@ def sql_result(trace: LoadedTrace, query: str) -> QueryResult:
 def table_schema(trace: LoadedTrace) -> SchemaResult:
     """Every documented table and column, those that are computed on demand included."""
     _prepare(trace, {"launch", "nvtx", *_DERIVED})
+    trace.document()
     frame = pl.from_arrow(trace.db.sql(_SCHEMA).to_arrow_table())
     assert isinstance(frame, pl.DataFrame)  # a table has columns
     hidden = pl.any_horizontal(pl.col("table").str.starts_with(name) for name in _PRIVATE)

@@ -36,10 +36,10 @@ def run(arguments: list[str]) -> int:
         # The reader of our output left, as `head` does; Python must not complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except MemoryError:
-        _say("not enough memory", "Look at less with --time or --ranks, or give more with --memory.")
-        return CANNOT
-    except Exception:
+    except Exception as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":  # DuckDB's, unimported
+            _say("not enough memory", "Look at less with --time or --ranks, or give more with --memory.")
+            return CANNOT
         import traceback
 
         traceback.print_exc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ def present(result: Result, output: Output, show: Callable[..., None], **how: An
     elif output.format == "table":
         show(result, Screen(sys.stdout), **how)
     else:
+        if isinstance(sys.stdout, TextIOWrapper):  # machine formats are the same bytes in any locale
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         records.write(result, output.format, __version__, sys.stdout)
     if output.format != "json" or output.file is not None:
         sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "build_names",
     "build_nvtx",
     "build_ranks",
+    "write_comments",
     "write_kernel_names",
 ]
 
@@ -110,8 +111,6 @@ def build_events(db: duckdb.DuckDBPyConnection) -> None:
             ),
         )
     ledger.enter_events(db, excluded)
-    db.execute(_COMMENTS["always"])
-    db.execute(_COMMENTS["event_view"])
 
 
 def build_empty(db: duckdb.DuckDBPyConnection) -> None:
@@ -168,7 +167,6 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     tables = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
     ledger.enter_tables(db, tables, db.execute(_LAUNCHES["excluded"]).fetchall())
     db.execute(_LAUNCHES["drop"])
-    db.execute(_COMMENTS["launch"])
 
 
 def build_nvtx(db: duckdb.DuckDBPyConnection) -> None:
@@ -189,7 +187,16 @@ def build_nvtx(db: duckdb.DuckDBPyConnection) -> None:
         )
     ledger.enter_tables(db, ("NVTX_EVENTS",), db.execute(_LAUNCHES["nvtx_excluded"]).fetchall())
     db.execute("DROP TABLE raw_nvtx")
-    db.execute(_COMMENTS["nvtx"])
+
+
+def write_comments(db: duckdb.DuckDBPyConnection, parts: Iterable[str]) -> None:
+    """Writes the meaning of every model table and column into DuckDB's comments.
+
+    Args:
+        parts: `launch` and `nvtx`, as far as they are loaded.
+    """
+    for section in ("always", "event_view", *sorted(parts)):
+        db.execute(_COMMENTS[section])
 
 
 def _row(db: duckdb.DuckDBPyConnection, sql: str) -> tuple[Any, ...]:
