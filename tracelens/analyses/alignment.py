@@ -214,7 +214,7 @@ def align_operations(
         members,
         _communicator_frame(ranks, grouping, numbers),
         tuple(sets),
-        tuple(notices) + general_notices(ranks, operations, parts, grouping, sets, wanted, complete_ranks),
+        tuple(notices) + general_notices(ranks, operations, parts, grouping, final, wanted, complete_ranks),
         complete_ranks,
         moved_clocks,
     )

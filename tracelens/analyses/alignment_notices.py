@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.analyses.alignment_operations import Operations
+from tracelens.analyses.clock import Clock
 from tracelens.analyses.clock_joint import JointFit, Readings
 from tracelens.analyses.matching_communicators import Grouping, RankClock
 from tracelens.analyses.matching_groups import Part
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM
 from tracelens.frames import Notice
-
-if TYPE_CHECKING:
-    from tracelens.analyses.alignment_clock import ClockSet
 
 
 def rank_list(ranks: Sequence[int]) -> str:
@@ -64,7 +61,7 @@ def general_notices(
     operations: Operations,
     parts: Sequence[Part],
     grouping: Grouping,
-    sets: Sequence[ClockSet],
+    clocks: Sequence[Clock],
     wanted: str,
     complete_ranks: bool,
 ) -> tuple[Notice, ...]:
@@ -102,8 +99,8 @@ def general_notices(
                 "Leave out --ranks to judge all of them.",
             )
         )
-    jumps = sum(len(c.offset) - 1 for s, c in zip(grouping.sets, grouping.clocks, strict=True) if s is not None)
-    if jumps and any(s.method == "ends" for s in sets):
+    jumps = sum(len(clock.offset) - 1 for clock in clocks)
+    if jumps:
         notices.append(
             Notice("clock-step", "info", "a GPU clock was stepped inside the capture; the steps are undone", "", jumps)
         )

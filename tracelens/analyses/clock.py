@@ -153,7 +153,8 @@ def fit_line(time: Floats, value: Floats, *, with_drift: bool = True) -> tuple[f
         level, slope = _median_line(centred, value, level)
     for _ in range(3):
         rest = value - level - slope * centred
-        near = np.abs(rest - median(rest)) <= max(3.0 * scatter(rest), 1.0)
+        off = np.abs(rest - median(rest))
+        near = off <= _scatter_width(off)
         x, y = centred[near], value[near]
         x_mean, y_mean = float(x.mean()), float(y.mean())
         spread = float(((x - x_mean) ** 2).sum())
@@ -169,6 +170,13 @@ def fit_line(time: Floats, value: Floats, *, with_drift: bool = True) -> tuple[f
         if error * length > max(_upper_end(np.abs(rest)), 1.0):
             return fit_line(time, value, with_drift=False)
     return level, slope, middle
+
+
+def _scatter_width(off: Floats) -> float:
+    """Three standard deviations of distances from the median; coarse clocks put more than half of them at 0."""
+    kept = (3 * len(off) + 3) // 4
+    nearest = np.partition(off, kept - 1)[:kept]
+    return max(3.0 * 1.4826 * median(off), 4.0 * float(nearest.mean()), 1.0)
 
 
 def _median_line(centred: Floats, value: Floats, level: float) -> tuple[float, float]:

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from tracelens.analyses.clock import Clock, Floats, Ints
+from tracelens.analyses.clock import Clock, Floats, Ints, median
 from tracelens.analyses.matching_search import clipped_mean, search
 from tracelens.analyses.matching_tracks import (
     APART_NS,
@@ -87,36 +86,18 @@ def match_ranks(
         if one.family == other.family and min(len(one), len(other)) >= INSTANCE_MINIMUM
     ]
     pairs.sort(key=lambda pair: -min(len(pair[0]), len(pair[1])))
-    tried: set[object] = set()
     offers: list[_Offer] = []
-    for one, other in pairs:
-        # Sparse families are searched only where the frequent ones offer nothing.
-        if one.family not in tried and any(offer.score <= MATCH_LIMIT_NS for offer in offers):
-            continue
-        tried.add(one.family)
-        offers += _offers(one, other, window_ns, around_ns)
-    if not offers:
-        return PairMatch("short")
-    middle = float(np.median(np.concatenate([other.end for _, other in pairs])))
-    kept: list[_Offer] = []
-    for offer in sorted(offers, key=lambda o: o.score):
-        if all(abs(offer.clock.at(middle) - o.clock.at(middle)) > DISTINCT_NS for o in kept):
-            kept.append(offer)
-    kept = kept[:_OFFERS_JUDGED]
-    scores, weights, covered = _explained(pairs, kept)
-    explained = scores.min(axis=0) <= _limits(pairs)
-    if not explained.any():
-        return PairMatch("different", None, float(kept[0].score), None, kept[0].covered)
-    joint = (scores[:, explained] * weights[explained]).sum(axis=1) / weights[explained].sum()
-    order = np.argsort(joint, kind="stable")
-    best, best_score = kept[int(order[0])], float(joint[order[0]])
-    following = float(joint[order[1]]) if len(order) > 1 else None
-    count = int(covered[int(order[0])][explained].sum())
-    if following is not None and best_score * MARGIN_FACTOR > following:
-        return PairMatch("ambiguous", None, best_score, following, count)
-    if best_score > MATCH_LIMIT_NS or _lockstep(pairs, explained, best):
-        return PairMatch("different", None, best_score, following, count)
-    return PairMatch("matched", best.clock, best_score, following, count)
+    result = PairMatch("short")
+    # Sparse families are searched only where the frequent ones tell nothing.
+    for family in dict.fromkeys(one.family for one, _ in pairs):
+        for one, other in pairs:
+            if one.family == family:
+                offers += _offers(one, other, window_ns, around_ns)
+        if offers:
+            result = _weigh(pairs, offers)
+        if result.status in ("matched", "ambiguous"):
+            break
+    return result
 
 
 @dataclass(frozen=True)
@@ -147,48 +128,50 @@ def _offers(first: Track, second: Track, window_ns: int | None, around_ns: int) 
     return offers
 
 
-def _explained(
-    pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Score of each first track under each offer, with the best second track; its weight; instances covered."""
+def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> PairMatch:
+    """Judge distinct offers by all tracks that fit under any of them and do not merely run in step."""
+    middle = median(np.concatenate([other.end for _, other in pairs]).astype(np.float64))
+    kept: list[_Offer] = []
+    for offer in sorted(offers, key=lambda o: o.score):
+        if all(abs(offer.clock.at(middle) - o.clock.at(middle)) > DISTINCT_NS for o in kept):
+            kept.append(offer)
+    kept = kept[:_OFFERS_JUDGED]
     firsts = list({id(one): one for one, _ in pairs}.values())
-    scores = np.full((len(offers), len(firsts)), CLIP_NS)
-    covered = np.zeros((len(offers), len(firsts)), dtype=np.int64)
-    for row, offer in enumerate(offers):
-        for column, one in enumerate(firsts):
-            for mine, other in pairs:
-                if mine is not one:
+    scores = np.full((len(kept), len(firsts)), CLIP_NS)
+    covered = np.zeros((len(kept), len(firsts)), dtype=np.int64)
+    explained = np.zeros(len(firsts), dtype=bool)
+    for column, one in enumerate(firsts):
+        partners = [other for mine, other in pairs if mine is one]
+        best: tuple[float, Track, _Offer] | None = None
+        for row, offer in enumerate(kept):
+            for other in partners:
+                found, count = _score_at(one, other, offer.clock)
+                if 2 * count < min(len(one), len(other)) or found >= scores[row, column]:
                     continue
-                score, count = _score_at(one, other, offer.clock)
-                if 2 * count >= min(len(one), len(other)) and score < scores[row, column]:
-                    scores[row, column], covered[row, column] = score, count
-    return scores, np.array([len(one) for one in firsts], dtype=np.float64), covered
-
-
-def _limits(pairs: Sequence[tuple[Track, Track]]) -> Floats:
-    """The score above which a first track does not fit: 5 us, or half of what chance would give if that is less."""
-    limits: dict[int, float] = {}
-    for one, other in pairs:
-        longer = one if len(one) >= len(other) else other
-        limits[id(one)] = max(limits.get(id(one), 0.0), _limit(longer.end))
-    return np.array([limits[id(one)] for one in {id(one): one for one, _ in pairs}.values()])
+                scores[row, column], covered[row, column] = found, count
+                if best is None or found < best[0]:
+                    best = (found, other, offer)
+        if best is not None and best[0] <= max(_limit((one if len(one) >= len(p) else p).end) for p in partners):
+            explained[column] = not _ends_follow_starts(apart(one, best[1], best[2].clock, 4000))
+    if not explained.any():
+        return PairMatch("different", None, kept[0].score, None, kept[0].covered)
+    weights = np.array([len(one) for one in firsts], dtype=np.float64)[explained]
+    joint = scores[:, explained] @ weights / weights.sum()
+    order = np.argsort(joint, kind="stable")
+    winner, found = int(order[0]), float(joint[order[0]])
+    following = float(joint[order[1]]) if len(order) > 1 else None
+    count = int(covered[winner][explained].sum())
+    if following is not None and found * MARGIN_FACTOR > following:
+        return PairMatch("ambiguous", None, found, following, count)
+    if found > MATCH_LIMIT_NS:
+        return PairMatch("different", None, found, following, count)
+    return PairMatch("matched", kept[winner].clock, found, following, count)
 
 
 def _limit(ends: Ints | Floats) -> float:
     if len(ends) < 2:
         return MATCH_LIMIT_NS
     return min(MATCH_LIMIT_NS, float(np.minimum(np.diff(np.sort(ends)) / 4, CLIP_NS).mean()) / 2)
-
-
-def _lockstep(pairs: Sequence[tuple[Track, Track]], explained: npt.NDArray[np.bool_], offer: _Offer) -> bool:
-    """Whether the longest explained track only runs in step with its partner."""
-    firsts = list({id(one): one for one, _ in pairs}.values())
-    longest = max((k for k in range(len(firsts)) if explained[k]), key=lambda k: len(firsts[k]))
-    partner = min(
-        (other for one, other in pairs if one is firsts[longest]),
-        key=lambda other: _score_at(firsts[longest], other, offer.clock)[0],
-    )
-    return _ends_follow_starts(apart(firsts[longest], partner, offer.clock, 4000))
 
 
 def _score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:

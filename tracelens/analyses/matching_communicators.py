@@ -231,9 +231,15 @@ def _all_partnered(index: int, other: int, of_rank: Sequence[Sequence[Part]], fr
 def _tie_as_recorded(
     ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames, trust: bool
 ) -> None:
-    """Tie ranks of one host by their recorded clocks where they end together by those."""
+    """Tie ranks of one host by their recorded clocks where they end together by those.
+
+    A rank with few instances does not join ranks whose clocks were searched: it would take those down to trust.
+    """
+    searched = {root for root in frames.root if frames.root.count(root) > 1}
     for index in range(len(ranks)):
         for other in range(index):
+            if not trust and (frames.root[other] in searched or frames.root[index] in searched):
+                continue
             difference = ranks[other].recorded_difference(ranks[index])
             if (
                 frames.root[other] == frames.root[index]
