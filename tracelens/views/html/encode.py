@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import polars as pl
@@ -18,13 +19,16 @@ _SIGNIFICANT = 9
 LONGEST_TEXT = 800
 
 
-def table(frame: pl.DataFrame, schema: Schema | None, *, rows_of: int | None = None) -> dict[str, Any]:
+def table(
+    frame: pl.DataFrame, schema: Schema | None, *, rows_of: int | None = None, one_unit: Collection[str] = ()
+) -> dict[str, Any]:
     """One table as the script reads it.
 
     Args:
         frame: the rows to embed.
         schema: gives each column's meaning and unit.
         rows_of: how many rows the full table has, where `frame` is a part of it.
+        one_unit: columns that are compared with each other and therefore share a unit.
 
     Returns:
         `rows` (count), `of` (count of the full table), `row` (what one row is), `columns`: for each a name, a
@@ -33,9 +37,10 @@ def table(frame: pl.DataFrame, schema: Schema | None, *, rows_of: int | None = N
     """
     described = {column.name: column for column in schema.columns} if schema else {}
     columns = []
+    together = [value for name in one_unit if name in frame.columns for value in frame[name].to_list()]
     for name in frame.columns:
         column = described.get(name)
-        entry = _column(frame[name], column.unit if column else "")
+        entry = _column(frame[name], column.unit if column else "", together if name in one_unit else None)
         if column is not None and column.meaning:
             entry["meaning"] = column.meaning
         columns.append(entry)
@@ -53,7 +58,7 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _column(series: pl.Series, unit: str) -> dict[str, Any]:
+def _column(series: pl.Series, unit: str, scaled_by: list[Any] | None) -> dict[str, Any]:
     name = series.name
     if series.dtype == pl.Boolean:
         return {"name": name, "label": _label(name), "type": "b", "v": series.to_list()}
@@ -65,7 +70,7 @@ def _column(series: pl.Series, unit: str) -> dict[str, Any]:
             values = series.to_list()
         if is_identifier(name):
             return {"name": name, "label": _label(name), "type": "i", "v": values}
-        scale = scale_of(name, values, unit)
+        scale = scale_of(name, scaled_by or values, unit)
         return {
             "name": name,
             "label": _label(bare_name(name)),

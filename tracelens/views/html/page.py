@@ -20,9 +20,19 @@ _SCRIPTS = ("base.js", "tables.js", "bars.js", "lines.js", "heat.js", "timeline.
 _MARK = re.compile(r"<!--([A-Z]+)-->")
 # A table longer than this is embedded in part, and the page says so; what a chart needs whole is bounded where it is made.
 ROWS_EMBEDDED = 6_000
+_SENTENCES_SHOWN = 5
 _UNCUT = frozenset({"slices", "waits", "position_waits", "arrivals"})
 # The host's name belongs to `info` and `clock` alone: a report is passed around.
 _PRIVATE = ("hostname",)
+
+
+_ONE_UNIT: Mapping[str, tuple[str, ...]] = {
+    "skew_ranks": ("lateness_mean_ns", *(f"{part}_lateness_ns" for part in ("device", "host", "upstream", "other"))),
+    "collective_split": ("wait_ns", "transfer_ns", "hidden_ns"),
+    "buckets": ("kernel_ns", "busy_ns", "elapsed_ns"),
+    "step_buckets": ("kernel_ns", "busy_ns", "elapsed_ns"),
+    "kernels": ("kernel_ns", "elapsed_ns"),
+}
 
 
 def write_report(result: Result, path: Path | str, *, version: str, title: str = "", force: bool = False) -> Path:
@@ -73,7 +83,7 @@ def render(result: Result, *, version: str, title: str = "") -> str:
 def _embedded(result: Result, name: str) -> dict[str, Any]:
     frame = result.tables[name].drop(_PRIVATE, strict=False)
     shown = frame if name in _UNCUT else frame.head(ROWS_EMBEDDED)
-    return table(shown, result.schemas.get(name), rows_of=frame.height)
+    return table(shown, result.schemas.get(name), rows_of=frame.height, one_unit=_ONE_UNIT.get(name, ()))
 
 
 def _asset(name: str) -> str:
@@ -106,11 +116,18 @@ def _verdicts(sentences: Sequence[str]) -> str:
     first, *rest = sentences
     # The verdict's first sentence carries; what follows it explains.
     lead, stop, more = first.partition(". ")
-    items = "".join(f"<li>{_escape(sentence)}</li>" for sentence in rest)
+    items = "".join(f"<li>{_escape(sentence)}</li>" for sentence in rest[:_SENTENCES_SHOWN])
+    others = "".join(f"<li>{_escape(sentence)}</li>" for sentence in rest[_SENTENCES_SHOWN:])
     return (
         f'<p class="verdict">{_escape(lead + stop.rstrip())}</p>'
         + (f'<p class="because">{_escape(more)}</p>' if more else "")
         + (f'<ul class="findings">{items}</ul>' if items else "")
+        + (
+            f'<details class="notes"><summary>{len(rest) - _SENTENCES_SHOWN} more</summary>'
+            f'<ul class="findings">{others}</ul></details>'
+            if others
+            else ""
+        )
     )
 
 

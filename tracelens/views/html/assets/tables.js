@@ -47,11 +47,16 @@ function copyButton(table, rows) {
 // children (rows of another table under each row that shares `rank` and the key), limit (rows before "show all").
 function drawTable(parent, bar, table, options = {}) {
   // A column that says nothing takes no room; the copied CSV has it all the same.
-  const empty = (column) => table.height > 0 && column.v.every((value) => value === null);
+  const empty = (column) => table.height > 0 && (column.v.every((value) => value === null) || (/^(set|communicator)$/.test(column.name) && column.v.every((value) => value === column.v[0])));
   const columns = table.columns.filter((column) => !(options.hide || []).includes(column.name) && !empty(column));
   if (options.pairs && table.height && table.height <= 3) {
     bar.append(copyButton(table, () => table.all()));
-    const lines = columns.filter((column) => table.all().some((row) => valueOf(column, row) !== null)).map((column) => el("tr", {}, el("th", { scope: "row", title: column.meaning || null }, column.label), ...table.all().map((row) => el("td", { class: "text" }, column.unit && valueOf(column, row) !== null ? `${textOf(column, valueOf(column, row))} ${column.unit}` : word(textOf(column, valueOf(column, row)))))));
+    const said = (column, row) => (column.unit && valueOf(column, row) !== null ? `${textOf(column, valueOf(column, row))} ${column.unit}` : word(textOf(column, valueOf(column, row))));
+    if (table.height === 1) {
+      parent.append(el("dl", { class: "facts" }, ...columns.filter((column) => valueOf(column, 0) !== null).map((column) => el("div", { class: said(column, 0).length > 28 ? "wide" : null }, el("dt", { title: column.meaning || null }, column.label), el("dd", {}, said(column, 0))))));
+      return;
+    }
+    const lines = columns.filter((column) => table.all().some((row) => valueOf(column, row) !== null)).map((column) => el("tr", {}, el("th", { scope: "row", title: column.meaning || null }, column.label), ...table.all().map((row) => el("td", { class: "text" }, said(column, row)))));
     parent.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Table: ${options.title || table.name}` }, el("table", { class: "pairs" }, el("tbody", {}, ...lines))));
     return;
   }
@@ -114,7 +119,11 @@ function drawTable(parent, bar, table, options = {}) {
       lines.push(el("tr", { class: [fresh ? "break" : "", name === "idle" ? "quiet" : ""].join(" ").trim() || null, "data-id": id || null }, ...cells(columns, table, row, expand, options.key)));
       if (opened.has(id)) {
         for (const child of below.slice(0, 25)) {
-          const source = columns.map((column) => (column.name === options.key ? children.byName.get("kernel_name") : column.name === "rank" ? null : children.byName.get(column.name)) || null);
+          // Under a head its numbers are in its unit, whatever the other table would choose for itself.
+          const source = columns.map((column) => {
+            const theirs = column.name === options.key ? children.byName.get("kernel_name") : column.name === "rank" ? null : children.byName.get(column.name);
+            return theirs ? { ...theirs, divisor: column.divisor || theirs.divisor, decimals: column.decimals ?? theirs.decimals } : null;
+          });
           lines.push(el("tr", { class: "child" }, ...cells(source, children, child, null)));
         }
         if (below.length > 25) lines.push(el("tr", { class: "child" }, el("td", { colspan: columns.length }, `${below.length - 25} smaller kernels are not listed here`)));
