@@ -101,7 +101,10 @@ def _candidates(source: Axis, target: Axis, around: float, window: float) -> lis
     for batch in ((0.5, 0.3), (0.7, 0.15, 0.85)):
         for quantile in batch:
             anchor = _anchor(source, quantile)
+            at = float(source.time[anchor])
             for offset in _local_offsets(source, target, anchor, around, window):
+                if any(abs(c.clock.at(at) - offset) < DISTINCT_NS / 2 for c in fitted):
+                    continue
                 candidate = _fit(source, target, anchor, offset, around, window)
                 if candidate is not None:
                     fitted.append(candidate)
