@@ -135,14 +135,14 @@ def _nothing_to_align(ranks: Sequence[RankClock], operations: Operations) -> Not
     """No synchronising collective anywhere: what that leaves unsaid."""
     used = sorted({operations.families[f][0] for f in np.unique(operations.family)})
     if used:
-        seen = f"the only collectives here are {', '.join(used)}: they do not hold ranks together"
+        seen = f"the only collectives here are {', '.join(used)}, which do not hold ranks together"
     else:
         seen = "no collective kernels were found"
     return Notice(
         "no-alignment",
         "warning",
-        f"{seen}, so the clocks of the {len(ranks)} GPUs cannot be aligned; they may be 5 to 25 us apart even inside one "
-        "file, and who waited for whom cannot be told",
+        f"{seen}, so the clocks of the {len(ranks)} GPUs cannot be aligned (they may be 5 to 25 us apart even inside one "
+        "file), and waiting cannot be measured",
         "Waits need all-reduce, all-gather, reduce-scatter or all-to-all kernels on every rank.",
         len(operations),
     )

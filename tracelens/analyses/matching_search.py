@@ -98,7 +98,7 @@ def _candidates(source: Axis, target: Axis, around: float, window: float) -> lis
     """Clocks fitted from the lags that fit best around a few anchors, with scores on a thinned source."""
     fitted: list[Candidate] = []
     # Two anchors, because the partner of one may be lost; more only where those find nothing convincing.
-    for batch in ((0.5, 0.3), (0.7, 0.15, 0.85)):
+    for batch in ((0.5, 0.3), (0.75,)):
         for quantile in batch:
             anchor = _anchor(source, quantile)
             at = float(source.time[anchor])
@@ -137,7 +137,7 @@ def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, windo
         if (possible & alike).any():
             possible &= alike
     offsets = difference[possible]
-    for reach, keep in ((12, 300), (64, 48), (256, 6)):
+    for reach, keep in ((12, 300), (64, 48), (256, 4)):
         if len(offsets) == 0:
             break
         begin, end = max(0, anchor - reach), min(len(source.time), anchor + reach)
