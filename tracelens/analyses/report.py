@@ -289,9 +289,9 @@ class _Page:
             self.tables["edges"] = edges.head(EDGES_SHOWN)
 
     def findings(self) -> None:
-        step_ns = None
-        if self.figures is not None and self.chosen is not None:
-            step_ns = parts.mean_step_ns(parts.step_latencies(self.figures), self.chosen)
+        if self.figures is None or self.chosen is None:
+            return
+        step_ns = parts.mean_step_ns(parts.step_latencies(self.figures), self.chosen)
         self.put("findings", findings(self.trace, self.tables, step_ns))
 
     def budget(self) -> None:

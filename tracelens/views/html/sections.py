@@ -25,7 +25,7 @@ def sections(result: Result) -> list[dict[str, Any]]:
         _steps(),
         _collectives(),
         _skew(),
-        _gaps(),
+        _gaps(result),
         _timeline(result),
         _clock(),
         _data(),
@@ -233,7 +233,10 @@ def _skew() -> dict[str, Any]:
     }
 
 
-def _gaps() -> dict[str, Any]:
+def _gaps(result: Result) -> dict[str, Any]:
+    causes = result.tables.get("causes")
+    # Without steps there is nothing per step, but still a total.
+    per_step = causes is None or causes["per_step_ns"].null_count() < causes.height
     return {
         "id": "gaps",
         "title": "Gaps",
@@ -243,10 +246,10 @@ def _gaps() -> dict[str, Any]:
             _chart(
                 "stack",
                 "causes",
-                "Gaps per step by cause",
+                "Gaps per step by cause" if per_step else "Gaps by cause",
                 category="rank",
                 series="cause",
-                value="per_step_ns",
+                value="per_step_ns" if per_step else "gap_ns",
                 palette="cause",
                 leave=["idle"],
             ),

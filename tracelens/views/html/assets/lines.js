@@ -40,7 +40,8 @@ function points(figure, bar, block) {
     const isHollow = (row) => (table.has("complete") && table.value("complete", row) === false) || (table.has("warm_up") && table.value("warm_up", row) === true);
     const counted = ys.filter((_, index) => !isHollow(rows[index])), scaled = counted.length ? counted : ys;
     const most = scaled.reduce((a, b) => Math.max(a, b)), fewest = scaled.reduce((a, b) => Math.min(a, b));
-    const y1 = most * 1.04, y0 = fewest > 0.25 * most ? Math.max(0, fewest - (most - fewest) * 0.25) : 0;
+    const room = Math.max((most - fewest) * 0.12, most * 0.001);
+    const y0 = fewest > 0.25 * most ? Math.max(0, fewest - 2 * room) : 0, y1 = y0 > 0 ? most + room : most * 1.04;
     const toX = (value) => left + ((value - x0) / (x1 - x0)) * (width - left - right);
     const toY = (value) => bottom - ((Math.min(y1, Math.max(y0, value)) - y0) / (y1 - y0 || 1)) * (bottom - top);
     const { unit, divisor } = scaleFor(y1);
