@@ -521,7 +521,7 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(blocks=BLOCKS, every=st.integers(1, 5))
 def test_time_is_conserved_on_random_captures(tmp_path: Path, blocks: list[Any], every: int) -> None:
     """busy + gaps by cause = window = step_ns; exposed + hidden = collective; steps + idle between + outside = span."""

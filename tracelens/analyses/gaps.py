@@ -12,6 +12,7 @@ from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.gap_causes import CAUSES, IDLE
 from tracelens.analyses.gap_search import Gaps, find_gaps, search_gaps
 from tracelens.analyses.gap_tables import CutGaps, by_cause, by_neighbours, cut_gaps, every_gap
+from tracelens.analyses.launch_clock import TYPICAL_LEAST
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import search_steps, selected_steps
 from tracelens.analyses.step_summary import whole_ns
@@ -169,10 +170,10 @@ def _sentences(causes: pl.DataFrame, edges: pl.DataFrame, found: Gaps) -> tuple[
             f"The costliest gaps that a launch ends stand before {one['after_kernel']} ({one['cause']}, {one['gap_count']:,} gaps, "
             f"{one['gap_ns'] / 1e6:.3f} ms)."
         )
-    seen = sorted(
-        typical for count, typical in found.typical.select("launch_count", "typical_ns").iter_rows() if count >= 20
-    )
-    if seen:
-        times = f"{seen[0] / 1e3:.1f}" if seen[0] == seen[-1] else f"{seen[0] / 1e3:.1f} to {seen[-1] / 1e3:.1f}"
-        lines.append(f"A launch into an idle device takes {times} us here (median per rank).")
+    seen = found.typical.filter(pl.col("launch_count") >= TYPICAL_LEAST)
+    for graph, what in ((False, "A launch into an idle device"), (True, "A graph launch")):
+        times = sorted(seen.filter(pl.col("graph_launch") == graph)["typical_ns"].to_list())
+        if times:
+            low, high = f"{times[0] / 1e3:.1f}", f"{times[-1] / 1e3:.1f}"
+            lines.append(f"{what} takes {low if low == high else f'{low} to {high}'} us here (median of each rank).")
     return tuple(lines)

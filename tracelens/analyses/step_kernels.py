@@ -25,6 +25,9 @@ NOT_EMBEDDING = r"(?i)rotary|rope|position_?embed|backward"
 """Names that the pattern above would take although they run once per layer."""
 
 _FITS = 0.8
+_LEAST_KERNELS = 8
+"""A period of fewer kernels is no forward pass."""
+
 _MANY = 1.5
 """One marker comes several times per cycle of another from this ratio on."""
 
@@ -88,7 +91,7 @@ def by_period(tl: Timeline) -> Marking:
     if closed is not None and (cycles is None or len(closed.segments) < _MANY * len(cycles.places)):
         steps = blank_steps(closed.segments.place)
         return Marking("period", closed.segments.member, steps, closed.regularity, closed.detail)
-    if cycles is None:
+    if cycles is None or cycles.length < _LEAST_KERNELS:
         return nothing("period", tl, "the kernel sequence does not repeat")
     name = tl.names["name"][cycles.token]
     detail = f"a period of {cycles.length} kernels from {name} on"

@@ -161,7 +161,8 @@ def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.Da
 
 def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_bound: int) -> Ints:
     """Per set, the length that an idle between requests exceeds; from all steps, before any is cut."""
-    result = np.full(max(set_bound, int(sets.max(initial=-1)) + 1), LEAST_NS, np.int64)
+    # Without steps nothing tells a pause of the client from one of the host.
+    result = np.full(max(set_bound, int(sets.max(initial=-1)) + 1), np.iinfo(np.int64).max, np.int64)
     medians = (
         pl.DataFrame({"set": sets[has_next], "length": lengths[has_next]})
         .group_by("set")
@@ -175,7 +176,7 @@ def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_
 def _idle_gaps(
     tl: Timeline, occ: Occupancy, clock: AlignedClock, sets_of_place: Ints, threshold: Ints
 ) -> tuple[pl.DataFrame, CommonIdle]:
-    long = np.flatnonzero(occ.gap_end - occ.gap_start > int(threshold.min(initial=LEAST_NS)))
+    long = np.flatnonzero(occ.gap_end - occ.gap_start > LEAST_NS)
     start, end = tl.end[occ.before[long]], tl.start[occ.after[long]]
     places = tl.rank_place[occ.before[long]].astype(np.int64)
     exceeds = end - start > threshold[sets_of_place[places]]
