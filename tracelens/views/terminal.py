@@ -18,70 +18,22 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 import polars as pl
 
 from tracelens.frames import Notice, Schema
-from tracelens.views.records import cells, plural
+from tracelens.views.layout import GAP, Field, drawn_bar, fields_of, pad, runs, shrink, spread, with_totals
 from tracelens.views.text import encodable, shorten_middle, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PIPED_WIDTH = 100
-_GAP = 2
 _COMFORTABLE_TEXT = 36
 _LEAST_TEXT = 14
 _BAR_WIDTHS = (20, 12, 8)
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-@dataclass
-class _Field:
-    """One column as it will be drawn."""
-
-    name: str
-    words: list[str]
-    unit: str
-    texts: list[str]
-    numeric: bool
-    width: int = 0
-    style: str = ""
-
-    def natural(self) -> int:
-        """The width that shows every cell whole; the head may wrap between words."""
-        head = max((len(word) for word in [*self.words, self.unit]), default=0)
-        return max([head, *(_wide(text) for text in self.texts)])
-
-    def lines(self, width: int) -> list[str]:
-        """The head's words, filled greedily into `width`."""
-        lines: list[str] = []
-        for word in self.words:
-            if lines and len(lines[-1]) + 1 + len(word) <= width:
-                lines[-1] += f" {word}"
-            else:
-                lines.append(word)
-        return lines
-
-    def at_ease(self) -> int:
-        """The width at which the words take two lines at most."""
-        width = self.width
-        while len(self.lines(width)) > 2:
-            width += 1
-        return width
-
-    def head(self, width: int) -> list[str]:
-        """The head's lines: its words, then the unit."""
-        lines = self.lines(width)
-        if self.unit:
-            if lines and len(lines) == 1 and len(lines[0]) + 1 + len(self.unit) <= width:
-                lines[0] += f" {self.unit}"
-            else:
-                lines.append(self.unit)
-        return lines
 
 
 class Screen:
@@ -162,11 +114,11 @@ class Screen:
             return
         bars = shown[bar].to_list() if bar and self.attached else []
         keys = frame.head(shown.height)[group].to_list() if group else []
-        blocks = _blocks(keys, shown.height)
-        shown, kinds = _with_totals(shown, blocks, [name for name in total if name in shown.columns], group)
+        blocks = runs(keys, shown.height)
+        shown, kinds = with_totals(shown, blocks, [name for name in total if name in shown.columns], group)
         if bars:
-            bars = _spread(bars, kinds)
-        fields = _fields(shown, schema, labels or {}, kinds, group, one_unit)
+            bars = spread(bars, kinds)
+        fields = fields_of(shown, schema, labels or {}, kinds, group, one_unit)
         dropped = self._fit(fields, optional, bool(bars))
         self._draw(fields, kinds, bars, quiet, shown)
         if dropped:
@@ -181,25 +133,25 @@ class Screen:
         for line in textwrap.wrap(visible(text), max(self.width, 20), break_on_hyphens=False) or [""]:
             self.line(line, style)
 
-    def _fit(self, fields: list[_Field], optional: Sequence[str], bars: bool) -> list[str]:
+    def _fit(self, fields: list[Field], optional: Sequence[str], bars: bool) -> list[str]:
         """Set every field's width so that a line fits; drops optional fields, and says which."""
         for field in fields:
             field.width = field.natural()
         dropped: list[str] = []
         droppable = [name for name in optional if any(field.name == name for field in fields)]
         while True:
-            room = self.width - (_BAR_WIDTHS[-1] + _GAP if bars else 0)
-            if _shrink(fields, room, _COMFORTABLE_TEXT):
+            room = self.width - (_BAR_WIDTHS[-1] + GAP if bars else 0)
+            if shrink(fields, room, _COMFORTABLE_TEXT):
                 break
             if not droppable:
-                _shrink(fields, room, _LEAST_TEXT)
+                shrink(fields, room, _LEAST_TEXT)
                 break
             name = droppable.pop(0)
             dropped.append(name)
             fields[:] = [field for field in fields if field.name != name]
             for field in fields:
                 field.width = field.natural()
-        spare = room - sum(field.width for field in fields) - _GAP * (len(fields) - 1)
+        spare = room - sum(field.width for field in fields) - GAP * (len(fields) - 1)
         for field in fields:
             wider = field.at_ease() - field.width
             if wider <= spare:
@@ -209,7 +161,7 @@ class Screen:
 
     def _draw(
         self,
-        fields: list[_Field],
+        fields: list[Field],
         kinds: list[str],
         bars: list[float | None],
         quiet: tuple[str, str] | None,
@@ -221,11 +173,11 @@ class Screen:
             parts = []
             for field, head in zip(fields, heads, strict=True):
                 text = head[row - (height - len(head))] if row >= height - len(head) else ""
-                parts.append(_pad(text, field.width, field.numeric))
-            self._spans([((" " * _GAP).join(parts).rstrip(), "bold cyan")])
+                parts.append(pad(text, field.width, field.numeric))
+            self._spans([((" " * GAP).join(parts).rstrip(), "bold cyan")])
         rule = "─" if self.blocks else "-"
-        self._spans([((" " * _GAP).join(rule * field.width for field in fields), "dim")])
-        used = sum(field.width for field in fields) + _GAP * len(fields)
+        self._spans([((" " * GAP).join(rule * field.width for field in fields), "dim")])
+        used = sum(field.width for field in fields) + GAP * len(fields)
         size = next((width for width in _BAR_WIDTHS if used + width <= self.width), _BAR_WIDTHS[-1])
         scale = max([value for value in bars if value is not None and value == value], default=0.0)
         quiet_rows = shown[quiet[0]].to_list() if quiet and quiet[0] in shown.columns else []
@@ -238,13 +190,13 @@ class Screen:
             if quiet and quiet_rows and quiet_rows[index] == quiet[1]:
                 style = "dim"
             parts = [
-                _pad(shorten_middle(field.texts[index], field.width, ellipsis), field.width, field.numeric)
+                pad(shorten_middle(field.texts[index], field.width, ellipsis), field.width, field.numeric)
                 for field in fields
             ]
-            spans = [((" " * _GAP).join(parts).rstrip() if not bars else (" " * _GAP).join(parts), style)]
+            spans = [((" " * GAP).join(parts).rstrip() if not bars else (" " * GAP).join(parts), style)]
             if bars and bars[index] is not None:
-                drawn = _bar(bars[index] or 0.0, scale, size, self.blocks)
-                spans.append((" " * _GAP + drawn, "dim" if style == "dim" else "cyan"))
+                drawn = drawn_bar(bars[index] or 0.0, scale, size, self.blocks)
+                spans.append((" " * GAP + drawn, "dim" if style == "dim" else "cyan"))
             self._spans(spans)
 
     def _spans(self, spans: list[tuple[str, str]]) -> None:
@@ -276,128 +228,3 @@ def notices(items: Iterable[Notice], stream: TextIO) -> None:
         screen._spans([(f"{label}: ", f"bold {style}"), (notice.message + count, "")])
         if notice.hint:
             screen._spans([(f"  {notice.hint}", "dim")])
-
-
-def _wide(text: str) -> int:
-    """The cells that `text` takes: East Asian wide characters take two."""
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-
-
-def _pad(text: str, width: int, right: bool) -> str:
-    space = " " * max(0, width - _wide(text))
-    return space + text if right else text + space
-
-
-def _bar(value: float, scale: float, width: int, blocks: bool) -> str:
-    if scale <= 0 or value <= 0:
-        return ""
-    cells_filled = value / scale * width
-    if not blocks:
-        return "#" * max(1, round(cells_filled))
-    eighths = max(1, round(cells_filled * 8))
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def _blocks(keys: list[object], height: int) -> list[range]:
-    """The row ranges of equal consecutive keys; one range without keys."""
-    if not keys:
-        return [range(height)]
-    starts = [index for index in range(height) if index == 0 or keys[index] != keys[index - 1]]
-    return [range(start, end) for start, end in zip(starts, [*starts[1:], height], strict=True)]
-
-
-def _with_totals(
-    frame: pl.DataFrame, blocks: list[range], total: Sequence[str], group: str | None
-) -> tuple[pl.DataFrame, list[str]]:
-    """`frame` with a total row after each block and a blank row between blocks; and what each row is."""
-    pieces: list[pl.DataFrame] = []
-    kinds: list[str] = []
-    spread = len(blocks) > 1 and any(len(block) > 1 for block in blocks)
-    empty = pl.DataFrame({name: [None] for name in frame.columns}, schema=frame.schema)
-    for position, block in enumerate(blocks):
-        if position and spread:
-            pieces.append(empty)
-            kinds.append("blank")
-        rows = frame.slice(block.start, len(block))
-        pieces.append(rows)
-        kinds.extend(["row"] * len(block))
-        if total:
-            sums = {name: rows[name].sum() if name in total else None for name in frame.columns}
-            if group in frame.columns:
-                sums[str(group)] = rows[str(group)][0]
-            pieces.append(pl.DataFrame({name: [value] for name, value in sums.items()}, schema=frame.schema))
-            kinds.append("total")
-    return pl.concat(pieces), kinds
-
-
-def _spread(values: list[float | None], kinds: list[str]) -> list[float | None]:
-    iterator: Iterator[float | None] = iter(values)
-    return [next(iterator) if kind == "row" else None for kind in kinds]
-
-
-def _fields(
-    frame: pl.DataFrame,
-    schema: Schema | None,
-    labels: Mapping[str, str],
-    kinds: list[str],
-    group: str | None,
-    one_unit: Sequence[str],
-) -> list[_Field]:
-    fields = []
-    for (bare, texts, unit, numeric), name in zip(cells(frame, schema, one_unit), frame.columns, strict=True):
-        words = labels.get(name, plural(bare)).split()
-        if name not in labels:
-            words = [word for part in words for word in part.split("_") if word]
-        shown = ["" if kind == "blank" else text for kind, text in zip(kinds, texts, strict=True)]
-        fields.append(_Field(name, words, unit, shown, numeric))
-    if group is not None:
-        for field in fields:
-            if field.name == group:
-                previous = None
-                for index, text in enumerate(field.texts):
-                    if kinds[index] == "blank":
-                        previous = None
-                    elif text == previous:
-                        field.texts[index] = ""
-                    else:
-                        previous = text
-    _name_totals(fields, kinds, group)
-    return fields
-
-
-def _name_totals(fields: list[_Field], kinds: list[str], group: str | None) -> None:
-    """Write `total` into the first text cell of each total row, and clear the cells that sum nothing."""
-    place = next((field for field in fields if not field.numeric and field.name != group), None)
-    for index, kind in enumerate(kinds):
-        if kind != "total":
-            continue
-        for field in fields:
-            if field.texts[index] == "-":
-                field.texts[index] = ""
-        if place is not None:
-            place.texts[index] = "total"
-
-
-def _shrink(fields: list[_Field], room: int, least: int) -> bool:
-    """Narrow text fields, widest first, until a line fits in `room`; whether it does."""
-    while True:
-        excess = sum(field.width for field in fields) + _GAP * (len(fields) - 1) - room
-        if excess <= 0:
-            return True
-        wide = [field for field in fields if not field.numeric and field.width > max(least, _head_width(field))]
-        if not wide:
-            return False
-        # Down to the next widest at most, so that two long columns end up alike.
-        ordered = sorted(wide, key=lambda field: -field.width)
-        widest = ordered[0]
-        next_width = ordered[1].width if len(ordered) > 1 else 0
-        step = excess if widest.width - next_width >= excess else max(1, widest.width - next_width)
-        widest.width = max(least, _head_width(widest), widest.width - step)
-
-
-def _head_width(field: _Field) -> int:
-    return max((len(word) for word in [*field.words, field.unit]), default=0)
