@@ -124,7 +124,8 @@ def tell(
                 "Try another: --steps-by auto|nvtx|graph|anchor|period.",
             )
         )
-    if marking.marker == "period" and rows.filter(pl.col("phase") != "other").is_empty():
+    by_sequence = marking.marker == "period" and "read-back" not in marking.detail
+    if by_sequence and rows.filter(pl.col("phase") != "other").is_empty():
         notices.append(
             Notice(
                 "period-only",

@@ -2,7 +2,7 @@
 
 Without a text: a step with graph replays is a decode step, unless it lasts several times as long as those usually do
 (mixed); an eager step beside steps with replays is a prefill. Without graphs at all, the rung with most steps is the
-decode and longer ones are prefills - but only where tokens are sampled or read back; else the phase is `other`.
+decode and longer ones are prefills - but only where tokens are sampled; else the phase is `other`.
 """
 
 from __future__ import annotations
@@ -122,13 +122,9 @@ def replay_share(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool
 
 
 def picks_tokens(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool_]:
-    """Whether each step samples tokens or reads something back."""
+    """Whether each step samples tokens; that something is read back alone says nothing about tokens."""
     result = np.zeros(count, bool)
-    held = member[tl.sampling_names[tl.name] & (tl.kind == KERNEL) & (member >= 0)]
-    result[held] = True
-    copies, kinds = tl.copies
-    back = member[copies[kinds == 2]]
-    result[back[back >= 0]] = True
+    result[member[tl.sampling_names[tl.name] & (tl.kind == KERNEL) & (member >= 0)]] = True
     return result
 
 

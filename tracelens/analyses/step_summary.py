@@ -128,7 +128,8 @@ def sentences(rows: pl.DataFrame, summary: pl.DataFrame, found: Steps) -> tuple[
     )
     rung = f" {shown['rung']}" if str(shown["rung"] or "").startswith("bs=") else ""
     step_ms = shown["p50_ns"] / 1e6
-    head = f"{shown['phase'].capitalize()} step{rung}: p50 {step_ms:.3f} ms (p90 {shown['p90_ns'] / 1e6:.3f} ms, n = {shown['step_count']})"
+    kind = "Step" if shown["phase"] == "other" else f"{shown['phase'].capitalize()} step"
+    head = f"{kind}{rung}: p50 {step_ms:.3f} ms (p90 {shown['p90_ns'] / 1e6:.3f} ms, n = {shown['step_count']})"
     rate = _tokens_per_second(rows, shown)
     lines = [head + (f", {rate:.1f} tokens/s" if rate is not None else "") + "."]
     mean = shown["mean_ns"]
