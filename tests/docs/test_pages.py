@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 
@@ -17,19 +18,25 @@ DOCS = ROOT / "docs"
 PAGES = sorted(
     [*DOCS.glob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "rules/README.md"))]
 )
-STALE = "run `python docs/generate.py`"
+
+
+def assert_up_to_date(name: str, now: str) -> None:
+    page = (DOCS / name).read_text()
+    difference = difflib.unified_diff(
+        page.splitlines(), now.splitlines(), f"docs/{name}", "as the program has it", n=1, lineterm=""
+    )
+    assert page == now, "run `python docs/generate.py` and read what it changes\n" + "\n".join(list(difference)[:60])
 
 
 @pytest.mark.parametrize("name", ["cli.md", "schema.md"])
 def test_generated_pages_are_up_to_date(name: str) -> None:
-    assert (DOCS / name).read_text() == generate.pages()[name], STALE
+    assert_up_to_date(name, generate.pages()[name])
 
 
 @pytest.mark.parametrize("name", generate.PAGES_WITH_CONSOLES)
 def test_commands_of_a_page_print_what_it_shows(name: str) -> None:
-    page = (DOCS / name).read_text()
     with generate.plain_surroundings() as folder:
-        assert generate.with_outputs(page, folder) == page, STALE
+        assert_up_to_date(name, generate.with_outputs((DOCS / name).read_text(), folder))
 
 
 def _commands(command: object, path: str = "tracelens") -> list[tuple[str, object]]:
@@ -85,6 +92,13 @@ def test_every_column_of_an_answer_has_a_meaning() -> None:
         for table, schema in schemas.items():
             assert schema.row, (command, table)
             assert all(column.meaning for column in schema.columns), (command, table)
+
+
+def test_notices_that_the_limits_name_exist() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "tracelens").rglob("*.py"))
+    named = re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", (DOCS / "limits.md").read_text())
+    assert len(named) > 10
+    assert [code for code in named if f'"{code}"' not in sources] == []
 
 
 def _anchors(page: str) -> set[str]:
