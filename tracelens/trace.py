@@ -16,7 +16,7 @@ import polars as pl
 
 from tracelens.errors import RankError, SelectionError
 from tracelens.frames import Notice
-from tracelens.ingest import discover, nsys, raw
+from tracelens.ingest import discover, raw
 from tracelens.model import build
 from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset, shipped_for
 from tracelens.sqlfiles import queries
@@ -220,14 +220,12 @@ def open_trace(
     try:
         exports = raw.load_events(found, db, options.loader, progress)
         with _closing_on_error(exports):
-            names = build.build_names(db, nsys.COPY_LABELS)
+            names = build.build_names(db)
             detection = _detect(db, names)
             ruleset = chosen or _found_map(options, detection)
             build.write_kernel_names(db, _classified(names, ruleset))
             build.build_ranks(db, options.rank_map, options.expect_ranks)
-            build.build_events(db)
-            for table in ("raw_kernel", "raw_other"):
-                db.execute(f"TRUNCATE {table}")
+            build.build_events(db, exports.runs, None)
     except BaseException:
         db.close()
         raise
@@ -239,7 +237,7 @@ def empty_trace() -> LoadedTrace:
     options = Options()
     db = connect(options)
     exports = raw.load_events([], db)
-    build.write_kernel_names(db, _classified(build.build_names(db, nsys.COPY_LABELS), load_ruleset()))
+    build.write_kernel_names(db, _classified(build.build_names(db), load_ruleset()))
     build.build_empty(db)
     return LoadedTrace(db, exports, options, load_ruleset(), detect_engine([], [], []))
 

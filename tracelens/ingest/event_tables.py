@@ -1,19 +1,23 @@
-"""Kernels, copies, memsets and graph launches of one export, into the raw tables."""
+"""Kernels, copies, memsets and graph launches of one export: into the runs of events, and what is known of them into the raw tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tracelens.errors import MissingDataError
 from tracelens.ingest import nsys
-from tracelens.ingest.integers import find_column, insert, load_strings, notice, read_integers, tell_read, unusable
+from tracelens.ingest.event_columns import Codes
+from tracelens.ingest.event_runs import GRAPH, EventRuns
+from tracelens.ingest.integers import find_column, notice, tell_read, unusable
 from tracelens.ingest.readers import ReadReport
-from tracelens.ingest.sources import Source
+from tracelens.ingest.sources import Source, strings
 from tracelens.ingest.values import as_int64, as_text
 
 Progress = Callable[[str, int, int], None]
@@ -30,7 +34,13 @@ _LOST = {
 
 
 def load_event_tables(
-    source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_ns: int, progress: Progress | None
+    source: Source,
+    db: duckdb.DuckDBPyConnection,
+    number: int,
+    shift_ns: int,
+    session_ns: int | None,
+    runs: EventRuns,
+    progress: Progress | None,
 ) -> None:
     """Loads what ran on the devices of one export.
 
@@ -41,26 +51,19 @@ def load_event_tables(
     if not present:
         raise MissingDataError(f"{source.shown}: no GPU work inside (no {nsys.KERNEL} table, no copies)", _TRACE_CUDA)
     rows = {table.kind: source.count(table.table) for table in present}
-    if not rows.get(0) and not rows.get(3):
+    if not rows.get(0) and not rows.get(GRAPH):
         raise MissingDataError(
             f"{source.shown}: no kernel inside (no {nsys.KERNEL} rows), so there is no GPU time to explain", _TRACE_CUDA
         )
-    total = sum(rows.values())
-    done = 0
-
-    def on_rows(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress:
-            progress(source.shown, done, total)
-
+    runs.begin(number, session_ns)
+    reading = _Reading(source, db, number, shift_ns, runs, sum(rows.values()), progress)
     for table in present:
         columns = source.columns(table.table)
         missing = [name for name in table.required.values() if find_column(columns, name) is None]
         if table.kind == 0:
             if missing:
                 raise MissingDataError(f"{source.shown}: {table.table} has no column {missing[0]}", _EXPORT_ALL)
-            _load_kernels(source, db, number, table, shift_ns, on_rows)
+            reading.kernels(table)
         elif missing:
             notice(
                 db,
@@ -72,123 +75,210 @@ def load_event_tables(
             )
             unusable(source, db, number, table.table, table.kind, f"no column {missing[0]}")
         else:
-            kind = {"kind": str(table.kind)}
-            wanted = table.required | table.optional
-            read_integers(source, db, number, table.table, "raw_other", wanted, shift_ns, kind, on_rows)
+            reading.others(table)
+    _enter(db, number, runs)
 
 
-def _load_kernels(
-    source: Source,
-    db: duckdb.DuckDBPyConnection,
-    number: int,
-    table: nsys.EventTable,
-    shift_ns: int,
-    on_rows: Callable[[int], None],
-) -> None:
-    columns = source.columns(table.table)
-    names = [name for one in nsys.NAME_COLUMNS if (name := find_column(columns, one)) is not None]
-    if not names:
-        raise MissingDataError(
-            f"{source.shown}: {table.table} has no column {', '.join(nsys.NAME_COLUMNS[:-1])} or {nsys.NAME_COLUMNS[-1]}",
-            _EXPORT_ALL,
-        )
-    wanted = table.required | {raw: name for raw, name in table.optional.items() if raw not in ("name", "short_name")}
-    for raw, name in wanted.items():
-        if raw in _LOST and find_column(columns, name) is None:
-            notice(db, "column-missing", "warning", f"{source.shown}: {table.table} has no {name}: {_LOST[raw]}")
-    by_id = [name for name in names if "INT" in columns[name].upper() or not columns[name]]
-    if by_id[:1] == names[:1]:
-        read_integers(
-            source, db, number, table.table, "raw_kernel", wanted | {"string": by_id[0]}, shift_ns, on_rows=on_rows
-        )
-        load_strings(source, db, number, "raw_kernel")
-        if by_id[1:]:
-            _name_nameless(source, db, number, table, wanted, by_id, shift_ns)
-    else:
-        _read_named_inline(source, db, number, table.table, wanted, names[0], shift_ns, on_rows)
-
-
-def _name_nameless(
-    source: Source,
-    db: duckdb.DuckDBPyConnection,
-    number: int,
-    table: nsys.EventTable,
-    wanted: dict[str, str],
-    names: list[str],
-    shift_ns: int,
-) -> None:
-    """Where some kernels' best name is missing or dangling, reads all of them again and takes the best that is there.
-
-    Rare (captures re-exported by a newer nsys), so the other columns cost nothing where they are not needed.
-    """
-    nameless = db.execute(
-        "SELECT count(*) FROM raw_kernel k LEFT JOIN raw_string s USING (export, string) WHERE export = ? AND s.text IS NULL",
-        [number],
-    ).fetchall()[0][0]
-    if not nameless:
-        return
-    spelt = _spelt(source, table, wanted)
-    columns = [f"name_{place}" for place in range(len(names))]
-    db.execute("CREATE OR REPLACE TEMP TABLE named_kernel AS SELECT * FROM raw_kernel LIMIT 0")
-    for column in columns:
-        db.execute(f"ALTER TABLE named_kernel ADD COLUMN {column} BIGINT")
-    batches, _ = source.integers(table.table, [*spelt.values(), *names], None)
-    renamed = (pa.RecordBatch.from_arrays(batch.columns, names=[*spelt, *columns]) for batch in batches)
-    insert(db, number, "named_kernel", renamed, [*spelt, *columns], shift_ns, {})
-    for column in columns[1:]:
-        load_strings(source, db, number, "named_kernel", column)
-    known = "SELECT string FROM raw_string WHERE export = $1 AND text IS NOT NULL"
-    best = ", ".join(f"if({column} IN ({known}), {column}, NULL)" for column in columns)
-    db.execute("DELETE FROM raw_kernel WHERE export = ?", [number])
-    db.execute(
-        f"INSERT INTO raw_kernel BY NAME SELECT * EXCLUDE ({', '.join(columns)})"  # noqa: S608 - our own names
-        f" REPLACE (coalesce({best}, {columns[0]}) AS string) FROM named_kernel",
-        [number],
+def _enter(db: duckdb.DuckDBPyConnection, number: int, runs: EventRuns) -> None:
+    """What the runs know of an export, into the raw tables."""
+    totals = runs.finish()
+    db.execute("INSERT INTO session_window VALUES (?, ?, ?)", [number, runs.low_ns, runs.high_ns])
+    _insert(
+        db,
+        "raw_place",
+        [
+            [*place, kind, one.rows, one.total_ns, one.first_ns, one.node_rows]
+            for (place, kind), one in sorted(totals.items())
+        ],
     )
-    db.execute("DROP TABLE named_kernel")
+    _insert(
+        db,
+        "raw_unsound",
+        [[number, kind, reason, count] for (kind, reason), count in sorted(runs.left_out.items())],
+    )
+    _insert(db, "raw_running", [[number, process] for process in sorted(runs.processes)])
+    seen = "graph" if runs.has_graphs else "node" if runs.has_nodes else None
+    _insert(db, "raw_graphs", [[number, seen]])
 
 
-def _spelt(source: Source, table: nsys.EventTable, wanted: dict[str, str]) -> dict[str, str]:
-    columns = source.columns(table.table)
-    return {raw: found for raw, name in wanted.items() if (found := find_column(columns, name)) is not None}
+def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    if rows:
+        marks = ", ".join("?" * len(rows[0]))
+        db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - our own names
 
 
-def _read_named_inline(
-    source: Source,
-    db: duckdb.DuckDBPyConnection,
-    number: int,
-    table: str,
-    wanted: dict[str, str],
-    name: str,
-    shift_ns: int,
-    on_rows: Callable[[int], None],
-) -> None:
-    """Kernels whose names stand in the row itself: names are numbered in order of appearance, then as by id."""
-    columns = source.columns(table)
-    spelt = {raw: found for raw, one in wanted.items() if (found := find_column(columns, one)) is not None}
-    ids: dict[str, int] = {}
-    incoming, report = source.texts(table, [*spelt.values(), name])
+class _Names:
+    """Numbers the names of one table's rows, and counts the rows of each.
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for batch in incoming:
-            coded = pc.dictionary_encode(as_text(batch.column(len(spelt))))
-            own = np.array([ids.setdefault(text, len(ids)) for text in coded.dictionary.to_pylist()] or [0], np.int64)
-            codes = coded.indices
-            numbers = pa.array(
-                own[codes.fill_null(0).to_numpy(zero_copy_only=False)], pa.int64(), mask=np.asarray(codes.is_null())
+    Args:
+        first: the number of the first name.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.codes = Codes()
+        self.counts = np.zeros(64, np.int64)
+
+    def encode(self, keys: pa.Array) -> NDArray[np.int32]:
+        """The number of each row's name."""
+        own = self.codes.encode(keys)
+        return self._count(own)
+
+    def encode_several(self, columns: Sequence[pa.Array]) -> NDArray[np.int32]:
+        """As `encode`, where several columns together say the name; keys are tuples."""
+        coded = [pc.dictionary_encode(column, null_encoding="encode") for column in columns]
+        together = np.zeros(len(columns[0]), np.int64)
+        for one in coded:
+            together = together * max(len(one.dictionary), 1) + one.indices.to_numpy(zero_copy_only=False)
+        _, firsts, inverse = np.unique(together, return_index=True, return_inverse=True)
+        values = [one.dictionary.to_pylist() for one in coded]
+        places = [one.indices.to_numpy(zero_copy_only=False)[firsts] for one in coded]
+        keys = [
+            tuple(value[at] for value, at in zip(values, row, strict=True))
+            for row in zip(*(one.tolist() for one in places), strict=True)
+        ]
+        own = np.array([self.codes.number(key) for key in keys] or [0], np.int32)
+        return self._count(own[inverse])
+
+    def _count(self, own: NDArray[np.int32]) -> NDArray[np.int32]:
+        counted = np.bincount(own, minlength=len(self.counts))
+        counted[: len(self.counts)] += self.counts
+        self.counts = counted
+        return own + np.int32(self.first)
+
+    @property
+    def keys(self) -> list[Hashable]:
+        """What was numbered; a key's place, from `first`, is its number."""
+        return self.codes.values
+
+
+class _Reading:
+    """The tables of one export, one after the other."""
+
+    def __init__(
+        self,
+        source: Source,
+        db: duckdb.DuckDBPyConnection,
+        number: int,
+        shift_ns: int,
+        runs: EventRuns,
+        total: int,
+        progress: Progress | None,
+    ) -> None:
+        self._source, self._db, self._number = source, db, number
+        self._shift_ns, self._runs = shift_ns, runs
+        self._total, self._done, self._progress = total, 0, progress
+        self._name_count = 0
+
+    def _on_rows(self, count: int) -> None:
+        self._done = min(self._done + count, self._total)
+        if self._progress:
+            self._progress(self._source.shown, self._done, self._total)
+
+    def _spelt(self, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Raw name -> the table's own column, of those that it has."""
+        columns = self._source.columns(table)
+        return {raw: found for raw, name in wanted.items() if (found := find_column(columns, name)) is not None}
+
+    def kernels(self, table: nsys.EventTable) -> None:
+        """Kernels, named by id or by text, by the best name that each has."""
+        columns = self._source.columns(table.table)
+        names = [name for one in nsys.NAME_COLUMNS if (name := find_column(columns, one)) is not None]
+        if not names:
+            raise MissingDataError(
+                f"{self._source.shown}: {table.table} has no column {', '.join(nsys.NAME_COLUMNS[:-1])} or {nsys.NAME_COLUMNS[-1]}",
+                _EXPORT_ALL,
             )
-            arrays = []
-            for column, array in zip(spelt.values(), batch.columns, strict=False):
-                whole_numbers, wrong = as_int64(array)
-                arrays.append(whole_numbers)
+        wanted = table.required | {
+            raw: name for raw, name in table.optional.items() if raw not in ("name", "short_name")
+        }
+        for raw, name in wanted.items():
+            if raw in _LOST and find_column(columns, name) is None:
+                message = f"{self._source.shown}: {table.table} has no {name}: {_LOST[raw]}"
+                notice(self._db, "column-missing", "warning", message)
+        spelt = self._spelt(table.table, wanted)
+        by_id = [name for name in names if "INT" in columns[name].upper() or not columns[name]]
+        if by_id[:1] != names[:1]:
+            self._named_inline(table, spelt, names[0])
+            return
+        numbering, report = self._named_by_id(table, spelt, by_id[:1])
+        texts = self._texts(numbering.keys)
+        if by_id[1:] and any(text is None for text in texts):
+            # Rare (captures re-exported by a newer nsys), so the other columns cost nothing where they are not needed.
+            self._runs.forget()
+            self._done = 0
+            numbering, report = self._named_by_id(table, spelt, by_id)
+            texts = self._texts(numbering.keys)
+        tell_read(self._source, self._db, self._number, table.table, report)
+        self._enter_names(texts, numbering)
+
+    def _named_by_id(
+        self, table: nsys.EventTable, spelt: Mapping[str, str], names: Sequence[str]
+    ) -> tuple[_Names, ReadReport]:
+        """Reads kernels with the columns that hold the ids of their names; a key is the ids, best first."""
+        numbering = _Names(self._name_count)
+        batches, report = self._source.integers(table.table, [*spelt.values(), *names], self._on_rows)
+        for batch in batches:
+            own = batch.columns[len(spelt) :]
+            codes = numbering.encode(own[0]) if len(own) == 1 else numbering.encode_several(own)
+            self._runs.add(0, dict(zip(spelt, batch.columns, strict=False)), codes, self._shift_ns)
+        return numbering, report
+
+    def _texts(self, keys: Sequence[Hashable]) -> list[str | None]:
+        """The text behind each key: of the first id that has one."""
+        ids = [key if isinstance(key, tuple) else (key,) for key in keys]
+        known = strings(self._source, {one for key in ids for one in key if one is not None})
+        return [next((known[one] for one in key if one in known), None) for key in ids]
+
+    def _named_inline(self, table: nsys.EventTable, spelt: Mapping[str, str], name: str) -> None:
+        """Kernels whose names stand in the row itself."""
+        numbering = _Names(self._name_count)
+        incoming, report = self._source.texts(table.table, [*spelt.values(), name])
+        for batch in incoming:
+            columns = {}
+            for (raw, column), array in zip(spelt.items(), batch.columns, strict=False):
+                columns[raw], wrong = as_int64(array)
                 if wrong:
                     report.wrong_type_count[column] = report.wrong_type_count.get(column, 0) + wrong
-            on_rows(batch.num_rows)
-            yield pa.RecordBatch.from_arrays([*arrays, numbers], names=[*spelt, "string"])
+            self._on_rows(batch.num_rows)
+            self._runs.add(0, columns, numbering.encode(as_text(batch.column(len(spelt)))), self._shift_ns)
+        tell_read(self._source, self._db, self._number, table.table, ReadReport(report.rows, report.wrong_type_count))
+        self._enter_names([None if key is None else str(key) for key in numbering.keys], numbering)
 
-    insert(db, number, "raw_kernel", batches(), [*spelt, "string"], shift_ns, {})
-    if ids:
-        db.executemany(
-            "INSERT INTO raw_string VALUES (?, ?, ?)", [[number, identifier, text] for text, identifier in ids.items()]
+    def others(self, table: nsys.EventTable) -> None:
+        """Copies, memsets or whole graphs: named by what they are."""
+        numbering = _Names(self._name_count)
+        spelt = self._spelt(table.table, table.required | table.optional)
+        batches, report = self._source.integers(table.table, list(spelt.values()), self._on_rows)
+        told = {1: "copy_kind", GRAPH: "graph"}.get(table.kind)
+        for batch in batches:
+            columns = dict(zip(spelt, batch.columns, strict=True))
+            keys = (
+                columns.get(told, pa.nulls(batch.num_rows, pa.int64()))
+                if told
+                else pa.nulls(batch.num_rows, pa.int64())
+            )
+            self._runs.add(table.kind, columns, numbering.encode(keys), self._shift_ns)
+        tell_read(self._source, self._db, self._number, table.table, report)
+        self._enter_names(list(_labels(table.kind, numbering.keys)), numbering)
+
+    def _enter_names(self, texts: Sequence[str | None], numbering: _Names) -> None:
+        _insert(
+            self._db,
+            "raw_name",
+            [
+                [self._number, numbering.first + place, text, int(numbering.counts[place])]
+                for place, text in enumerate(texts)
+            ],
         )
-    tell_read(source, db, number, table, ReadReport(report.rows, report.wrong_type_count))
+        self._name_count += len(texts)
+
+
+def _labels(kind: int, keys: Iterable[Any]) -> Iterator[str]:
+    for key in keys:
+        if kind == 1:
+            yield nsys.COPY_LABELS.get(key or 0, nsys.COPY_LABELS[0])
+        elif kind == GRAPH:
+            yield f"[CUDA graph {'?' if key is None else key}]"
+        else:
+            yield "[CUDA memset]"

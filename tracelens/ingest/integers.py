@@ -1,4 +1,4 @@
-"""From a table's integer columns to a raw table: shifts undone, launch shapes folded, strings looked up, rows counted."""
+"""From a table's integer columns to a raw table: shifts undone, strings looked up, rows counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tracelens.ingest import nsys
 from tracelens.ingest.readers import ReadReport
 from tracelens.ingest.sources import Source, strings
 
-_SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _TIMES = ("start_ns", "end_ns")
 
 
@@ -34,7 +33,7 @@ def read_integers(
     constants: Mapping[str, str] | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> None:
-    """Reads `wanted` (raw name -> nsys column) into a raw table; absent columns stay NULL, shapes become one id.
+    """Reads `wanted` (raw name -> nsys column) into a raw table; absent columns stay NULL.
 
     Args:
         number: the export's number.
@@ -84,10 +83,9 @@ def insert(
     shift_ns: int,
     constants: Mapping[str, str],
 ) -> None:
-    """Appends Arrow batches of int64 to a raw table; times lose the exporter's shift, grids and blocks become a shape id."""
+    """Appends Arrow batches of int64 to a raw table; times lose the exporter's shift."""
     schema = pa.schema([(name, pa.int64()) for name in names])
     reader = pa.RecordBatchReader.from_batches(schema, batches)
-    shaped = all(name in names for name in _SHAPE)
     target_columns = [
         row[0]
         for row in db.execute(
@@ -100,8 +98,6 @@ def insert(
             picked.append(str(number))
         elif column in constants:
             picked.append(constants[column])
-        elif column == "shape":
-            picked.append(f"(hash({', '.join(_SHAPE)}) >> 1)::BIGINT" if shaped else "NULL")
         elif column in names:
             # A time that leaves 64 bits when the shift is undone is no time.
             undone = f"try_cast({column}::HUGEINT - {int(shift_ns)} AS BIGINT)"

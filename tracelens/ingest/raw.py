@@ -12,6 +12,7 @@ import duckdb
 from tracelens.errors import DamagedError
 from tracelens.ingest import nsys
 from tracelens.ingest.discover import Found
+from tracelens.ingest.event_runs import EventRuns
 from tracelens.ingest.event_tables import Progress, load_event_tables
 from tracelens.ingest.integers import find_column, load_strings, notice, read_integers, unusable
 from tracelens.ingest.metadata import Metadata, read_metadata
@@ -35,11 +36,13 @@ class Exports:
 
     Attributes:
         found: the files, in the order that numbers the exports.
+        runs: their events, until the model takes them.
         metadata: one per file.
     """
 
     found: list[Found]
     loader: Loader = "auto"
+    runs: EventRuns = field(default_factory=EventRuns)
     metadata: list[Metadata] = field(default_factory=list)
     _open: dict[int, Source] = field(default_factory=dict)
     _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -72,6 +75,7 @@ class Exports:
 
     def close(self) -> None:
         """Gives every file back."""
+        self.runs.close()
         while self._open:
             self._open.popitem()[1].close()
 
@@ -85,7 +89,11 @@ def _stamp(one: Found) -> tuple[int, int]:
 
 
 def load_events(
-    found: list[Found], db: duckdb.DuckDBPyConnection, loader: Loader = "auto", progress: Progress | None = None
+    found: list[Found],
+    db: duckdb.DuckDBPyConnection,
+    loader: Loader = "auto",
+    progress: Progress | None = None,
+    runs: EventRuns | None = None,
 ) -> Exports:
     """Opens the exports and loads what every question needs: events, names, processes, GPUs, rank evidence.
 
@@ -94,19 +102,20 @@ def load_events(
         db: receives the raw tables.
         loader: `sqlite` forces the plain reading path.
         progress: called with (shown path, rows read so far, rows in all).
+        runs: receives the events; by default new ones, in memory.
 
     Raises:
         InputError: a file is missing, broken, no nsys export, or without the columns that an answer needs.
     """
     db.execute(_SQL["create"])
-    exports = Exports(found, loader)
+    exports = Exports(found, loader, runs or EventRuns())
     try:
         for number, one in enumerate(found):
             with exports.reading(number) as source:
                 meta = read_metadata(source, one)
                 exports.metadata.append(meta)
                 meta.insert(db, number)
-                load_event_tables(source, db, number, meta.shift_ns, progress)
+                load_event_tables(source, db, number, meta.shift_ns, meta.session_ns, exports.runs, progress)
     except BaseException:
         exports.close()
         raise

@@ -9,17 +9,24 @@ CREATE TABLE raw_export (
     start_utc_ns BIGINT, system_clock_ns BIGINT, session_ns BIGINT, shift_ns BIGINT, graph_mode VARCHAR,
     has_graph_table BOOLEAN, graph_launch_count BIGINT, partial BOOLEAN, size_bytes BIGINT, words VARCHAR
 );
--- one row per kernel; shape is a hash of grid and block: equal shapes have equal numbers, the number means nothing
-CREATE TABLE raw_kernel (
-    export INTEGER, start_ns BIGINT, end_ns BIGINT, device BIGINT, stream BIGINT, correlation BIGINT, global_pid BIGINT,
-    string BIGINT, graph_node BIGINT, graph BIGINT, shape BIGINT
+-- Events themselves are too many for a table that is only read once: they stand in `EventRuns`, by place.
+-- one row per (process, device) and kind with events: 0 kernel, 1 copy, 2 memset, 3 graph launch traced as a whole;
+-- node_count: those that ran as nodes of a graph
+CREATE TABLE raw_place (
+    export INTEGER, global_pid BIGINT, device BIGINT, kind UTINYINT, row_count BIGINT, total_ns HUGEINT, first_ns BIGINT,
+    node_count BIGINT
 );
--- one row per copy (kind 1), memset (2) or graph launch traced as a whole (3)
-CREATE TABLE raw_other (
-    export INTEGER, kind UTINYINT, start_ns BIGINT, end_ns BIGINT, device BIGINT, stream BIGINT, correlation BIGINT,
-    global_pid BIGINT, bytes BIGINT, copy_kind BIGINT, graph_node BIGINT, graph BIGINT
-);
--- the text behind each string id that an event uses; text NULL where the export does not know the id
+-- rows that are no events, by kind and reason
+CREATE TABLE raw_unsound (export INTEGER, kind UTINYINT, reason VARCHAR, row_count BIGINT);
+-- how an export's rows show graphs: graph (as a whole), node, NULL where there is none
+CREATE TABLE raw_graphs (export INTEGER, seen VARCHAR);
+-- the processes that rows of events name, 0 where they name none
+CREATE TABLE raw_running (export INTEGER, global_pid BIGINT);
+-- the names of an export's events, as they are numbered in `EventRuns`; text NULL where the export does not know it
+CREATE TABLE raw_name (export INTEGER, code INTEGER, text VARCHAR, row_count BIGINT);
+-- the times that an export can hold; where the session's length is unknown, those within 52 days of the middle event
+CREATE TABLE session_window (export INTEGER, low_ns BIGINT, high_ns BIGINT);
+-- the text behind each string id that an API call uses; text NULL where the export does not know the id
 CREATE TABLE raw_string (export INTEGER, string BIGINT, text VARCHAR);
 -- one row per process that the export lists, with the parallel coordinates its title gave
 CREATE TABLE raw_process (export INTEGER, global_pid BIGINT, pid BIGINT, title VARCHAR, dp INTEGER, pp INTEGER, tp INTEGER);

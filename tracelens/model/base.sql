@@ -1,19 +1,10 @@
 -- Export, process, rank: what the capture consists of.
 
--- name: copy_label
-CREATE OR REPLACE TABLE copy_label (copy_kind BIGINT, label VARCHAR);
-
 -- name: export
 CREATE OR REPLACE TABLE export AS
 SELECT export, shown AS path, nsys_version, schema_version, hostname, start_utc_ns, system_clock_ns, session_ns,
-    CASE
-        WHEN EXISTS (SELECT 1 FROM raw_other o WHERE o.export = x.export AND o.kind = 3) THEN 'graph'
-        WHEN EXISTS (SELECT 1 FROM raw_kernel k WHERE k.export = x.export AND coalesce(k.graph_node, 0) <> 0) THEN 'node'
-        WHEN x.graph_launch_count > 0 THEN 'graph'
-        ELSE 'none'
-    END AS graph_trace,
-    size_bytes
-FROM raw_export x ORDER BY export;
+    coalesce(g.seen, if(x.graph_launch_count > 0, 'graph', 'none')) AS graph_trace, size_bytes
+FROM raw_export x LEFT JOIN raw_graphs g USING (export) ORDER BY export;
 
 -- name: process
 -- every process that the export lists or that has events
@@ -22,8 +13,7 @@ SELECT (row_number() OVER (ORDER BY export, global_pid) - 1)::INTEGER AS process
     (global_pid >> 24) & 16777215 AS pid, max(title) AS title
 FROM (
     SELECT export, global_pid, title FROM raw_process
-    UNION ALL SELECT DISTINCT export, coalesce(global_pid, 0), NULL FROM raw_kernel
-    UNION ALL SELECT DISTINCT export, coalesce(global_pid, 0), NULL FROM raw_other
+    UNION ALL SELECT export, global_pid, NULL FROM raw_running
 )
 GROUP BY export, global_pid;
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import glob
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from tracelens.frames import Notice
-from tracelens.model import ledger
+from tracelens.model import event_files, ledger
+from tracelens.model.event_files import Runs
 from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.rank_tables import build_ranks
 from tracelens.sqlfiles import queries
@@ -22,6 +26,8 @@ __all__ = [
     "build_names",
     "build_nvtx",
     "build_ranks",
+    "known_names",
+    "read_events",
     "write_comments",
     "write_kernel_names",
 ]
@@ -34,18 +40,18 @@ _LAUNCHES = queries(_HERE / "launches.sql")
 _COMMENTS = queries(_HERE / "comments.sql")
 
 
-def build_names(db: duckdb.DuckDBPyConnection, copy_labels: Mapping[int, str]) -> list[str]:
+def build_names(db: duckdb.DuckDBPyConnection) -> list[str]:
     """Numbers the names of all events.
-
-    Args:
-        copy_labels: copy kind -> the name of a copy of that kind.
 
     Returns:
         the names; a name's position is its name_id.
     """
-    db.execute(_BASE["copy_label"])
-    db.executemany("INSERT INTO copy_label VALUES (?, ?)", sorted(copy_labels.items()))
     db.execute(_NAMES["collect"])
+    return known_names(db)
+
+
+def known_names(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """The names of all events, once they are numbered; a name's position is its name_id."""
     return [str(name) for (name,) in db.execute("SELECT name FROM name_text ORDER BY name_id").fetchall()]
 
 
@@ -57,10 +63,64 @@ def write_kernel_names(db: duckdb.DuckDBPyConnection, classified: pl.DataFrame) 
     db.unregister("incoming")
 
 
-def build_events(db: duckdb.DuckDBPyConnection) -> None:
-    """Builds event and other_event, their notices, and the ledger of the tables read so far; then frees the raw rows."""
-    db.execute(_EVENTS["event"])
+def build_events(db: duckdb.DuckDBPyConnection, runs: Runs, folder: Path | None, threads: int = 2) -> list[Path]:
+    """Builds event and other_event, their notices, and the ledger of the tables read so far.
+
+    Args:
+        db: holds the raw tables and the ranks.
+        runs: the events; none is left in it.
+        folder: where the events of ranks go as files; None: into memory.
+        threads: how many files may be written at once.
+
+    Returns:
+        the files, which `read_events` opens.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    name_ids = _codes(db)
+    places = db.execute(_EVENTS["places"]).fetchall()
+    ranked = [(rank, (export, pid, device)) for rank, export, pid, device, _ in places if rank is not None]
+    others = [(process, (export, pid, device)) for rank, export, pid, device, process in places if rank is None]
+    files: list[Path] = []
+    if folder is None:
+        db.execute(_EVENTS["in_memory"])
+        _append(db, "event_row", event_files.rank_tables(runs, ranked, name_ids))
+    else:
+        files = event_files.write_files(event_files.rank_tables(runs, ranked, name_ids), folder, threads)
     db.execute(_EVENTS["other_event"])
+    _append(db, "other_event", event_files.other_tables(runs, others, name_ids))
+    _tell_events(db)
+    return files
+
+
+def read_events(db: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """Makes event and event_row of the files that `build_events` wrote."""
+    db.read_parquet([glob.escape(str(file)) for file in files]).create_view("raw_event_file")
+    db.execute(_EVENTS["in_files"])
+
+
+def _codes(db: duckdb.DuckDBPyConnection) -> dict[int, Any]:
+    """Per export, the name_id for each number of a name."""
+    columns = db.execute(_NAMES["numbers"]).fetchnumpy()
+    found = {}
+    for export in np.unique(columns["export"]).tolist():
+        mine = columns["export"] == export
+        ids = np.zeros(int(columns["code"][mine].max()) + 1, np.int32)
+        ids[columns["code"][mine]] = columns["name_id"][mine]
+        found[int(export)] = ids
+    return found
+
+
+def _append(db: duckdb.DuckDBPyConnection, target: str, tables: Iterable[pa.Table]) -> None:
+    for one in tables:
+        db.register("incoming", one)
+        db.execute(f"INSERT INTO {target} SELECT * FROM incoming")  # noqa: S608 - our own name
+        db.unregister("incoming")
+
+
+def _tell_events(db: duckdb.DuckDBPyConnection) -> None:
+    """Notices and the ledger of the tables of events."""
     excluded = db.execute(_EVENTS["excluded"]).fetchall()
     bad = sum(count for _, _, reason, count in excluded if reason in ("bad timestamp", "no time or device"))
     if bad:
@@ -117,10 +177,9 @@ def build_empty(db: duckdb.DuckDBPyConnection) -> None:
     """Builds the tables of a capture without any export, for their documentation."""
     for table in ("export", "process", "rank"):
         db.execute(_BASE[table])
-    db.execute(_EVENTS["session_window"])
-    db.execute(_EVENTS["main_device"])
-    db.execute(_EVENTS["sound"])
-    build_events(db)
+    for section in ("in_memory", "other_event"):
+        db.execute(_EVENTS[section])
+    _tell_events(db)
 
 
 def build_launches(db: duckdb.DuckDBPyConnection) -> None:

@@ -2,26 +2,19 @@
 -- name does and equal captures give equal numbers however their rows lie.
 
 -- name: collect
--- raw_name: which name each (export, string id) has. Ids that an export does not know share one name.
+-- Names that an export does not know share one.
 CREATE OR REPLACE TABLE name_text AS
 SELECT (row_number() OVER (ORDER BY name) - 1)::INTEGER AS name_id, name
-FROM (
-    SELECT DISTINCT coalesce(text, '[unknown kernel]') AS name
-    FROM raw_string WHERE (export, string) IN (SELECT DISTINCT export, string FROM raw_kernel)
-    UNION SELECT '[unknown kernel]' FROM raw_kernel WHERE string IS NULL
-    UNION SELECT label FROM copy_label WHERE copy_kind IN (SELECT DISTINCT coalesce(copy_kind, 0) FROM raw_other WHERE kind = 1)
-    UNION SELECT '[CUDA memcpy Unknown]' FROM raw_other WHERE kind = 1 AND coalesce(copy_kind, 0) NOT IN (SELECT copy_kind FROM copy_label)
-    UNION SELECT '[CUDA memset]' FROM raw_other WHERE kind = 2
-    UNION SELECT '[CUDA graph ' || coalesce(graph::VARCHAR, '?') || ']' FROM raw_other WHERE kind = 3
-);
-CREATE OR REPLACE TABLE string_name AS
-SELECT s.export, s.string, n.name_id
-FROM raw_string s JOIN name_text n ON n.name = coalesce(s.text, '[unknown kernel]');
+FROM (SELECT DISTINCT coalesce(text, '[unknown kernel]') AS name FROM raw_name);
+
+-- name: numbers
+-- export, code, name_id: which name the number of a name within its export stands for. Order: export, code.
+SELECT r.export, r.code, n.name_id
+FROM raw_name r JOIN name_text n ON n.name = coalesce(r.text, '[unknown kernel]')
+ORDER BY r.export, r.code;
 
 -- name: unknown_count
-SELECT count(*) AS row_count
-FROM raw_kernel k LEFT JOIN raw_string s USING (export, string)
-WHERE s.text IS NULL;
+SELECT coalesce(sum(row_count), 0)::BIGINT AS row_count FROM raw_name WHERE text IS NULL;
 
 -- name: kernel_name
 CREATE OR REPLACE TABLE kernel_name (

@@ -34,9 +34,6 @@ def build_ranks(
     for table in ("export", "process", "rank"):
         db.execute(_BASE[table])
     take_notices(db)
-    db.execute(_EVENTS["session_window"])
-    db.execute(_EVENTS["main_device"])
-    db.execute(_EVENTS["sound"])
     candidates = _candidates(db)
     numbering = number_ranks(candidates, rank_map, expected)
     if not numbering.ranks:

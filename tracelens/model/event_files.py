@@ -1,0 +1,218 @@
+"""Events of every rank in their order, as files or as a table in memory.
+
+Slices of each place come in ascending time; within one, rows are put into the order of `events.sql`. Many events go to
+Parquet files of about a million rows, each with the number of every event, so that no question needs all of them in
+memory; few go into a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+Column = tuple[NDArray[Any], NDArray[np.bool_] | None]
+Place = tuple[int, int, int]
+
+_ATTRIBUTES = ("stream", "correlation", "graph_node", "graph", "shape", "bytes", "copy_kind")
+#: The order of events that start together and end together: (column, whether null comes first).
+_TIES = ("kind", "stream", "correlation", "graph_node", "name_id", "shape", "bytes", "copy_kind", "graph")
+_SCHEMA = pa.schema(
+    [
+        ("rank", pa.int32()),
+        ("kind", pa.uint8()),
+        ("start_ns", pa.int64()),
+        ("end_ns", pa.int64()),
+        ("stream", pa.int64()),
+        ("correlation", pa.int64()),
+        ("graph_node", pa.int64()),
+        ("graph", pa.int64()),
+        ("name_id", pa.int32()),
+        ("shape", pa.int64()),
+        ("bytes", pa.int64()),
+        ("copy_kind", pa.int32()),
+    ]
+)
+_ASCENDING = ("event_id", "start_ns", "end_ns", "correlation")
+FILE_ROWS = 1 << 20
+_GROUP_ROWS = 1 << 18
+
+
+class Runs(Protocol):
+    """Where the events come from."""
+
+    def slices(self, place: Place) -> Iterator[dict[str, Column]]:
+        """Columns of one place's events, in slices of ascending start."""
+        ...
+
+
+def ordered(columns: Mapping[str, Column], name_ids: NDArray[np.int32]) -> dict[str, Column]:
+    """One slice's events in their order.
+
+    Args:
+        columns: kind, start_ns, length_ns, name, and attributes that any event has.
+        name_ids: name_id per number of a name.
+    """
+    taken = dict(columns)
+    names, _ = taken.pop("name")
+    taken["name_id"] = (name_ids[names], None)
+    start, _ = taken["start_ns"]
+    if bool((start[1:] < start[:-1]).any()):
+        order = np.argsort(start, kind="stable")
+        taken = {name: _picked(column, order) for name, column in taken.items()}
+        start, _ = taken["start_ns"]
+    ties = start[1:] == start[:-1]
+    if ties.any():
+        _break_ties(taken, ties)
+    length, _ = taken.pop("length_ns")
+    taken["end_ns"] = (taken["start_ns"][0] + length, None)
+    if "copy_kind" in taken:
+        taken["copy_kind"] = _of_32_bits(taken["copy_kind"])
+    return taken
+
+
+def _picked(column: Column, rows: NDArray[Any]) -> Column:
+    values, missing = column
+    return values[rows], None if missing is None else missing[rows]
+
+
+def _break_ties(columns: dict[str, Column], ties: NDArray[np.bool_]) -> None:
+    """Puts events that start together into the order of their other values, in place."""
+    together = np.zeros(len(ties) + 1, bool)
+    together[:-1] |= ties
+    together[1:] |= ties
+    rows = np.flatnonzero(together)
+    keys: list[NDArray[Any]] = []
+    for name in reversed(_TIES):
+        if name in columns:
+            values, missing = _picked(columns[name], rows)
+            keys.append(values)
+            if missing is not None:
+                keys.append(~missing)  # null first
+    keys += [-columns["length_ns"][0][rows].astype(np.int64), columns["start_ns"][0][rows]]
+    order = np.lexsort(keys)
+    if bool((order[1:] > order[:-1]).all()):
+        return
+    moved = rows[order]
+    for name, (values, missing) in columns.items():
+        values = values if values.flags.writeable else values.copy()
+        values[rows] = values[moved]
+        if missing is not None:
+            missing = missing if missing.flags.writeable else missing.copy()
+            missing[rows] = missing[moved]
+        columns[name] = (values, missing)
+
+
+def _of_32_bits(column: Column) -> Column:
+    """Numbers beyond 32 bits stand for nothing here."""
+    values, missing = column
+    wide = (values > 2**31 - 1) | (values < -(2**31))
+    if wide.any():
+        return np.where(wide, 0, values), wide if missing is None else wide | missing
+    return column
+
+
+def _table(columns: Mapping[str, Column], schema: pa.Schema, constants: Mapping[str, int | None]) -> pa.Table:
+    rows = len(columns["start_ns"][0])
+    arrays = []
+    for field in schema:
+        if field.name in columns:
+            values, missing = columns[field.name]
+            arrays.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False), field.type, mask=missing))
+        elif constants.get(field.name) is not None:
+            arrays.append(pa.array(np.full(rows, constants[field.name], field.type.to_pandas_dtype()), field.type))
+        else:
+            arrays.append(pa.nulls(rows, field.type))
+    return pa.table(arrays, schema=schema)
+
+
+def rank_tables(
+    runs: Runs, places: Sequence[tuple[int, Place]], name_ids: Mapping[int, NDArray[np.int32]]
+) -> Iterator[pa.Table]:
+    """Events of every rank, in their order.
+
+    Args:
+        runs: the events.
+        places: (rank, place), ranks ascending.
+        name_ids: per export, the name_id for each number of a name.
+    """
+    for rank, place in places:
+        for part in runs.slices(place):
+            yield _table(ordered(part, name_ids[place[0]]), _SCHEMA, {"rank": rank})
+
+
+def other_tables(
+    runs: Runs, places: Sequence[tuple[int | None, Place]], name_ids: Mapping[int, NDArray[np.int32]]
+) -> Iterator[pa.Table]:
+    """Events of what is no rank: (process, place) in the order of the answer."""
+    fields = [("export", pa.int32()), ("process", pa.int32()), ("device", pa.int64())]
+    schema = pa.schema([*fields, *(field for field in _SCHEMA if field.name != "rank")])
+    for process, place in places:
+        for part in runs.slices(place):
+            constants = {"export": place[0], "process": process, "device": place[2]}
+            yield _table(ordered(part, name_ids[place[0]]), schema, constants)
+
+
+def write_files(tables: Iterator[pa.Table], folder: Path, threads: int) -> list[Path]:
+    """Writes events to files of about a million rows; which rows a file holds does not depend on `threads`.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    files: list[Path] = []
+    running: list[Future[None]] = []
+    written = 0
+    with ThreadPoolExecutor(max(1, min(threads, 2)), "event files") as pool:
+        for several in _of_size(tables, FILE_ROWS):
+            files.append(folder / f"events-{len(files):05}.parquet")
+            numbered = pa.concat_tables(several)
+            ids = pa.array(np.arange(written, written + numbered.num_rows, dtype=np.int64))
+            written += numbered.num_rows
+            running = [one for one in running if not _is_done(one)]
+            while len(running) > 1:  # what waits to be written is held in memory
+                running.pop(0).result()
+            running.append(pool.submit(_write, files[-1], numbered.add_column(0, "event_id", ids)))
+            del numbered, several
+        for one in running:
+            one.result()
+    return files
+
+
+def _is_done(one: Future[None]) -> bool:
+    """Whether a file is written; raises what kept it from being."""
+    if one.done():
+        one.result()
+        return True
+    return False
+
+
+def _of_size(tables: Iterator[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
+    held: list[pa.Table] = []
+    count = 0
+    for one in tables:
+        held.append(one)
+        count += one.num_rows
+        if count >= rows:
+            yield held
+            held, count = [], 0
+    if held:
+        yield held
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    pq.write_table(
+        table,
+        path,
+        row_group_size=_GROUP_ROWS,
+        compression="zstd",
+        compression_level=1,
+        data_page_version="2.0",
+        use_dictionary=[name for name in table.column_names if name not in _ASCENDING],
+        column_encoding=dict.fromkeys(_ASCENDING, "DELTA_BINARY_PACKED"),
+    )
