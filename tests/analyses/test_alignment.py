@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from tests.analyses.oracle_matching import waits
 from tests.analyses.oracle_rows import aligned, decode_job, side_by_side, waits_of, with_clocks
-from tracelens.analyses.alignment import Alignment
+from tracelens.analyses.alignment import Alignment, align
 from tracelens.errors import NotIdentifiableError
+from tracelens.simulate import CaptureSpec, write
+from tracelens.trace import open_trace
 
 
 def reasons(alignment: Alignment) -> dict:
@@ -184,3 +186,15 @@ def test_aligned_times_and_back():
     row = alignment.clock.filter(alignment.clock["rank"] == 1).row(0, named=True)
     by_hand = own - row["offset_ns"] - row["drift_ppm"] * 1e-6 * (own - row["t0_ns"])
     assert np.abs(by_hand - there).max() <= 1
+
+
+def test_tables_in_the_database(tmp_path):
+    """`clock` and `collective_member` are those of the trace that asked last, also where two share a database."""
+    write(CaptureSpec(tp=4, layers=4, steps=20), tmp_path, truth=False)
+    with open_trace([str(tmp_path)]) as trace:
+        part = trace.with_options(ranks=(0, 1))
+        ranks = "SELECT list_sort(list(DISTINCT rank)) FROM "
+        for asked, expected in ((trace, [0, 1, 2, 3]), (part, [0, 1]), (trace, [0, 1, 2, 3])):
+            align(asked)
+            for table in ("clock", "collective_member"):
+                assert trace.db.execute(ranks + table).fetchall() == [(expected,)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Literal
 
 import numpy as np
@@ -56,6 +57,7 @@ class Alignment:
     notices: tuple[Notice, ...]
     complete_ranks: bool = True
     _clocks: dict[int, tuple[int, Clock]] = field(default_factory=dict, repr=False)
+    _number: int = field(default_factory=count().__next__, repr=False)
 
     def set_of(self, rank: int) -> int:
         """Number of the set that a rank belongs to."""
@@ -102,7 +104,7 @@ def align(trace: LoadedTrace) -> Alignment:
 
 def _register(trace: LoadedTrace, alignment: Alignment) -> None:
     # Traces that share a database (other options of one capture) each see their own alignment when they ask last.
-    key = f"alignment_{id(alignment)}"
+    key = f"alignment_{alignment._number}"
     known = trace.db.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [key]).fetchall()
     if known[0][0]:
         return
