@@ -150,6 +150,9 @@ def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, windo
             inside = inside.reshape(deviation.shape)
             clipped = np.clip(deviation, -CLIP_NS, CLIP_NS)
             off = np.abs(clipped - np.median(clipped, axis=1, keepdims=True))
+            if np.ptp(near) * DRIFT_LIMIT > DISTINCT_NS:
+                # So far apart that clocks drift: a lag that overlaps less would seem to fit better.
+                off = np.minimum(off, _off_line(clipped))
             cost = np.where(inside, np.minimum(off, CLIP_NS), 0.0).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
             cost[inside.sum(axis=1) < min(8, len(near))] = CLIP_NS
             costs.append(cost)
@@ -159,6 +162,16 @@ def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, windo
     else:
         return [float(offset) for offset in offsets[cost <= MATCH_LIMIT_NS]]
     return []
+
+
+def _off_line(deviation: Floats) -> Floats:
+    """Distance from a line through the medians of the first and the second half, per row."""
+    count = deviation.shape[1]
+    half = count // 2
+    first, second = np.median(deviation[:, :half], axis=1), np.median(deviation[:, -half:], axis=1)
+    along = (np.arange(count) - (count - 1) / 2) / max(count - half, 1)
+    line = (first + second)[:, None] / 2 + (second - first)[:, None] * along[None, :]
+    return np.asarray(np.abs(deviation - line), dtype=np.float64)
 
 
 def _fit(source: Axis, target: Axis, anchor: int, offset: float, around: float, window: float) -> Candidate | None:
