@@ -30,7 +30,8 @@ from tracelens.views.output import write_atomically
 _STEPS, _COLLECTIVES, _BUCKETS, _GAPS, _STREAMS = 1, 2, 3, 4, 10
 _THREADS = {_STEPS: "steps", _COLLECTIVES: "collectives", _BUCKETS: "buckets", _GAPS: "gaps"}
 _TIDS_PER_RANK = 100_000
-_ROWS_PER_WRITE = 100_000
+_ROWS_PER_WRITE = 50_000
+_BETWEEN = ",\n"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def write_trace(frames: TraceFrames, path: Path | str, *, force: bool = False) -
             _write(frames, stream)
             return
         # No name and no time in the gzip head: the same trace is the same bytes.
-        with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0, compresslevel=5) as packed:
+        with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0, compresslevel=4) as packed:
             _write(frames, packed)
 
     write_atomically(target, writer, force=force)
@@ -81,6 +82,13 @@ def write_trace(frames: TraceFrames, path: Path | str, *, force: bool = False) -
 
 def lines(frames: TraceFrames) -> Iterator[str]:
     """The file's `traceEvents`, one JSON object a line."""
+    for part in _parts(frames):
+        # A line break inside a name is written as an escape, so the separator occurs nowhere else.
+        yield from part.split(_BETWEEN)
+
+
+def _parts(frames: TraceFrames) -> Iterator[str]:
+    """The same, many lines at once: a call a line would cost more than the lines."""
     numbers = {int(rank): index for index, rank in enumerate(frames.ranks["rank"])}
     threads = _Threads(numbers)
     yield from threads.processes(frames.ranks)
@@ -107,8 +115,8 @@ def lines(frames: TraceFrames) -> Iterator[str]:
 def _write(frames: TraceFrames, stream: BinaryIO | gzip.GzipFile) -> None:
     head = {"displayTimeUnit": "ns", "otherData": {key: _argument(value) for key, value in frames.metadata.items()}}
     stream.write(json.dumps(head, allow_nan=False)[:-1].encode() + b', "traceEvents": [')
-    for position, line in enumerate(lines(frames)):
-        stream.write((",\n" if position else "\n").encode() + line.encode())
+    for position, part in enumerate(_parts(frames)):
+        stream.write((_BETWEEN if position else "\n").encode() + part.encode())
     stream.write(b"\n]}\n")
 
 
@@ -157,12 +165,12 @@ class _Threads:
     def slices(self, rows: pl.DataFrame, tid: int | None, origin_ns: int, extras: tuple[str, ...]) -> Iterator[str]:
         """One complete event a row; `tid` null means the column of that name."""
         for offset in range(0, rows.height, _ROWS_PER_WRITE):
-            yield from self._slices(rows.slice(offset, _ROWS_PER_WRITE), tid, origin_ns, extras)
+            yield self._slices(rows.slice(offset, _ROWS_PER_WRITE), tid, origin_ns, extras)
 
-    def _slices(self, rows: pl.DataFrame, tid: int | None, origin_ns: int, extras: tuple[str, ...]) -> Iterator[str]:
+    def _slices(self, rows: pl.DataFrame, tid: int | None, origin_ns: int, extras: tuple[str, ...]) -> str:
         whole = rows if tid is None else rows.with_columns(pl.lit(tid, pl.Int64).alias("tid"))
         self._used.update(whole.select("rank", "tid").unique().iter_rows())
-        pid = pl.col("rank").replace_strict(self._numbers, return_dtype=pl.Int64) + 1
+        pid = self._pid("rank")
         fields = [
             pl.lit('{"ph": "X", "name": ') + _quoted(whole["name"].fill_null("")),
             pl.lit(', "cat": ') + _quoted(whole["cat"].fill_null("")),
@@ -181,16 +189,33 @@ class _Threads:
             fields.append(
                 pl.when(joined != "").then(pl.lit(', "args": {') + joined + pl.lit("}")).otherwise(pl.lit(""))
             )
-        yield from whole.select(pl.concat_str([*fields, pl.lit("}")]).alias("line"))["line"]
+        return _joined(whole, [*fields, pl.lit("}")])
 
-    def flow(self, number: int, from_rank: int, to_rank: int, at_ns: int) -> Iterator[str]:
-        """An arrow between the transfers of two ranks that begin at the same time."""
-        for phase, rank, binding in (("s", from_rank, ""), ("f", to_rank, ', "bp": "e"')):
-            pid = self.pid(rank)
-            yield (
-                f'{{"ph": "{phase}", "id": {number}, "name": "last arrival", "cat": "wait", "pid": {pid}, '
-                f'"tid": {self._tid(pid, _COLLECTIVES)}, "ts": {_us(at_ns)}{binding}}}'
-            )
+    def flows(self, pairs: pl.DataFrame, origin_ns: int) -> Iterator[str]:
+        """Arrows between the transfers of two ranks that begin at the same time.
+
+        Args:
+            pairs: from_rank, to_rank, at_ns.
+            origin_ns: the file's time 0.
+        """
+        numbered = pairs.with_row_index("number", offset=1)
+        for offset in range(0, numbered.height, _ROWS_PER_WRITE):
+            rows = numbered.slice(offset, _ROWS_PER_WRITE)
+            for phase, rank, binding in (("s", "from_rank", ""), ("f", "to_rank", ', "bp": "e"')):
+                pid = self._pid(rank)
+                yield _joined(
+                    rows,
+                    [
+                        pl.lit(f'{{"ph": "{phase}", "id": ') + pl.col("number").cast(pl.String),
+                        pl.lit(', "name": "last arrival", "cat": "wait", "pid": ') + pid.cast(pl.String),
+                        pl.lit(', "tid": ') + (pid * _TIDS_PER_RANK + _COLLECTIVES).cast(pl.String),
+                        pl.lit(', "ts": ') + _us_of(pl.col("at_ns") - origin_ns),
+                        pl.lit(f"{binding}}}"),
+                    ],
+                )
+
+    def _pid(self, column: str) -> pl.Expr:
+        return pl.col(column).replace_strict(self._numbers, return_dtype=pl.Int64) + 1
 
     def names(self) -> Iterator[str]:
         """The threads' names and order, for those that have slices."""
@@ -236,9 +261,13 @@ def _collectives(waits: pl.DataFrame, threads: _Threads, origin_ns: int) -> Iter
         last.unique(["communicator", "instance"], keep="first", maintain_order=True), on=["communicator", "instance"]
     )
     pairs = pairs.filter(pl.col("rank") != pl.col("last_rank")).sort("communicator", "instance", "rank")
-    columns = pairs.select("rank", "last_rank", "last_arrival_ns").iter_rows()
-    for number, (rank, from_rank, at_ns) in enumerate(columns, start=1):
-        yield from threads.flow(number, from_rank, rank, at_ns - origin_ns)
+    yield from threads.flows(pairs.select(from_rank="last_rank", to_rank="rank", at_ns="last_arrival_ns"), origin_ns)
+
+
+def _joined(rows: pl.DataFrame, fields: list[pl.Expr]) -> str:
+    """The rows as JSON objects, one a line."""
+    text: str = rows.select(pl.concat_str(fields).str.join(_BETWEEN).alias("text"))["text"][0]
+    return text
 
 
 def _take_lane(free: list[int], start_ns: int, end_ns: int) -> int:
@@ -256,15 +285,8 @@ def _quoted(texts: pl.Series) -> pl.Expr:
 
 
 def _us_of(ns: pl.Expr) -> pl.Expr:
-    """`_us` for a column whose values are not negative."""
+    """Nanoseconds, not negative, as microseconds, exactly."""
     return (ns // 1000).cast(pl.String) + pl.lit(".") + (ns % 1000).cast(pl.String).str.zfill(3)
-
-
-def _us(ns: int) -> str:
-    """Nanoseconds as microseconds, exactly."""
-    sign = "-" if ns < 0 else ""
-    whole, rest = divmod(abs(ns), 1000)
-    return f"{sign}{whole}.{rest:03d}"
 
 
 def _dump(value: Mapping[str, Any]) -> str:
