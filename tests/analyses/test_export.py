@@ -43,6 +43,12 @@ def test_every_event_is_drawn_once_with_its_length(trace: Trace) -> None:
     )
 
 
+def test_a_trace_too_large_for_a_viewer_is_noticed(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "large-trace" not in {notice.code for notice in picture(trace).notices}
+    monkeypatch.setattr("tracelens.analyses.export.EVENTS_A_VIEWER_OPENS", 10)
+    assert "large-trace" in {notice.code for notice in picture(trace).notices}
+
+
 def test_runs_of_buckets_sum_to_the_budget(trace: Trace) -> None:
     runs = pl.concat(list(picture(trace).buckets)).group_by("rank", "bucket").agg(pl.col("duration_ns").sum())
     budget = trace.buckets()["buckets"].filter((pl.col("bucket") != "idle") & (pl.col("elapsed_ns") > 0))

@@ -24,6 +24,7 @@ _SQL = Path(__file__).with_suffix(".sql")
 # A model table's own host name: captures are passed around, machine names are not.
 _PRIVATE = {("export", "hostname")}
 _ROWS_PER_BATCH = 200_000
+EVENTS_A_VIEWER_OPENS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,17 @@ def picture(trace: LoadedTrace) -> Picture:
     origin = int(str(aligned_windows(trace, windows)["start_ns"].min()))
     per_rank = [mine for _, mine in windows.group_by("rank", maintain_order=True)]
     waits = wait_slices(trace, windows)
+    count = int(in_windows(trace, queries(_SQL)["size"], windows)["event_count"][0])
+    if count > EVENTS_A_VIEWER_OPENS:
+        notices.append(
+            Notice(
+                "large-trace",
+                "info",
+                "a viewer in a browser may not open so many events",
+                "Choose a part: --steps 100-120, or --time A..B in seconds.",
+                count,
+            )
+        )
     return Picture(
         ranks=trace.rows(_SQL, "ranks", ranks=trace.ranks),
         events=(event_slices(trace, mine).drop("event_id") for mine in per_rank),
