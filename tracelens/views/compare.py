@@ -30,6 +30,11 @@ _TITLES = {
 def show(result: Result, screen: Screen) -> None:
     """Draw a comparison: the sentences, the parts that sum to the change, what changed on single ranks."""
     screen.sentences(result.sentences)
+    windows = result.provenance.get("windows") or ([], [])
+    if all(any(side) for side in windows):
+        screen.line(f"before: {'; '.join(windows[0])}")
+        screen.line(f"after:  {'; '.join(windows[1])}")
+        screen.line()
     step_ns = int(result.tables["verdict"]["before_step_ns"][0] or 1)
     for name, title in _TITLES.items():
         frame = result.tables.get(name)

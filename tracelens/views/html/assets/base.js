@@ -1,6 +1,7 @@
 // Data access, formatting, colours, tooltip and the frame that every chart shares.
 const data = JSON.parse(document.getElementById("data").textContent);
-const SVG = "http://www.w3.org/2000/svg";
+// Asked of the page, so that no address stands in it, not even that of a namespace.
+const SVG = document.getElementById("namespace").namespaceURI;
 
 function el(tag, attributes, ...children) {
   return build(document.createElement(tag), attributes, children);
