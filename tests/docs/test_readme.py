@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from pathlib import Path
@@ -52,7 +53,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("site-packages")),
         "HOME": str(home),
         "XDG_CACHE_HOME": str(home),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
