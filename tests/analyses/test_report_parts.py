@@ -103,9 +103,13 @@ def test_positions_are_places_within_a_step() -> None:
         ],
         schema=["communicator", "rank", "after_first_ns", "wait_ns", "step", "position"],
         orient="row",
-    )
+    ).with_columns(pl.lit("all_reduce").alias("operation"))
     chosen = parts.ChosenSteps(0, "decode", "bs=1", 4, 3, 3)
-    assert parts.waits_by_position(rows, SMALL, chosen).rows() == [(0, 0, 0, 30, 2), (0, 0, 1, 50, 2), (0, 1, 0, 20, 1)]
+    assert parts.waits_by_position(rows, SMALL, chosen).rows() == [
+        (0, 0, 0, "all_reduce", 30, 2),
+        (0, 0, 1, "all_reduce", 50, 2),
+        (0, 1, 0, "all_reduce", 20, 1),
+    ]
     assert parts.arrival_quantiles(rows).select("communicator", "rank", "instance_count", "p50_ns").rows() == [
         (0, 0, 4, 5),
         (0, 1, 1, 0),

@@ -64,6 +64,7 @@ POSITION_WAITS = Schema(
     Column("communicator", pl.Int64, "The communicator that waits most"),
     Column("rank", pl.Int64, "Rank"),
     Column("position", pl.Int64, "Place in the step, from 0"),
+    Column("collective", pl.String, "Operation at that place"),
     Column("wait_ns", pl.Int64, "Wait, mean over steps of the main kind", "ns"),
     Column("instance_count", pl.Int64, "Instances that the mean is over", "count"),
 )

@@ -168,13 +168,15 @@ def arrival_quantiles(rows: pl.DataFrame) -> pl.DataFrame:
 def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
     """Mean wait of each rank at each place in the step's sequence of collectives, over the main kind's steps.
 
-    Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0), wait_ns,
-    instance_count. Places above POSITIONS_SHOWN (with more than 40 ranks, fewer) are left out.
+    Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0),
+    collective (the most frequent there), wait_ns, instance_count. Places above POSITIONS_SHOWN (with more than 40 ranks, fewer) are left out.
     """
     steps = _main(figures, chosen).select("step").unique()
     mine = rows.join(steps, on="step", how="semi", maintain_order="left")
     if mine.is_empty():
-        return mine.select("communicator", "rank", "position", wait_ns="wait_ns", instance_count="position").clear()
+        return mine.select(
+            "communicator", "rank", "position", collective="operation", wait_ns="wait_ns", instance_count="position"
+        ).clear()
     most = mine.group_by("communicator").agg(pl.col("wait_ns").sum()).sort(-pl.col("wait_ns"), "communicator")
     mine = mine.filter(pl.col("communicator") == most["communicator"][0])
     limit = min(POSITIONS_SHOWN, CELLS_SHOWN // mine["rank"].n_unique())
@@ -183,7 +185,11 @@ def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenS
         mine.with_columns(place.cast(pl.Int64).alias("position"))
         .filter(pl.col("position") < limit)
         .group_by("communicator", "rank", "position")
-        .agg(_whole(pl.col("wait_ns").mean()).alias("wait_ns"), pl.len().cast(pl.Int64).alias("instance_count"))
+        .agg(
+            pl.col("operation").mode().sort().first().alias("collective"),
+            _whole(pl.col("wait_ns").mean()).alias("wait_ns"),
+            pl.len().cast(pl.Int64).alias("instance_count"),
+        )
         .sort("rank", "position")
     )
 

@@ -22,7 +22,8 @@ function heat(figure, bar, block) {
   const describe = (row, r, c) => {
     const last = block.x2 && row >= 0 ? table.value(block.x2, row) : null;
     const where = last !== null && last !== columnKeys[c] ? `${word(block.x).replace("first ", "")}s ${columnKeys[c]} to ${last}` : `${word(block.x).replace("first ", "")} ${columnKeys[c]}`;
-    return `${block.y} ${rowKeys[r]}, ${where}\n${row < 0 || table.value(block.value, row) === null ? "not measured" : `${word(block.value)}: ${time(table.value(block.value, row))}`}`;
+    const what = row >= 0 && table.has("collective") ? ` (${word(table.text("collective", row))})` : "";
+    return `${block.y} ${rowKeys[r]}, ${where}${what}\n${row < 0 || table.value(block.value, row) === null ? "not measured" : `${word(block.value)}: ${time(table.value(block.value, row))}`}`;
   };
   plot(holder, block.title, (node, width) => {
     const left = 64, right = 16, tall = Math.max(10, Math.min(26, 320 / rowKeys.length)), top = 6, bottom = top + tall * rowKeys.length, height = bottom + 78;
