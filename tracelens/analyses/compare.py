@@ -18,6 +18,7 @@ from tracelens.analyses.compare_pairs import Pair, pair_collectives, pair_groups
 from tracelens.analyses.compare_sides import CAUSES, SideFigures, rungs_of, shared_rung, side_figures
 from tracelens.analyses.compare_words import Finding, headline
 from tracelens.analyses.evidence import Blocks, block_means, blocks_for, welch_interval
+from tracelens.analyses.steps import find_steps
 from tracelens.errors import NotComparableError
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
@@ -111,12 +112,17 @@ def compare(before: LoadedTrace | Sequence[LoadedTrace], after: LoadedTrace | Se
     figures = [
         [side_figures(trace, *chosen) for trace in side] for side, chosen in zip(sides, (ours, theirs), strict=True)
     ]
-    notices = [notice for side in sides for trace in side for notice in trace.notices]
+    notices = [notice for side in sides for trace in side for notice in (*trace.notices, *_of_steps(trace))]
     provenance: dict[str, Any] = {
-        name: [trace.provenance() | {"window": f"{chosen[0]} {chosen[1]}"} for trace in side]
-        for name, side, chosen in (("before", sides[0], ours), ("after", sides[1], theirs))
+        name: [trace.provenance() | {"window": one.window} for trace, one in zip(side, kept, strict=True)]
+        for name, side, kept in zip(("before", "after"), sides, figures, strict=True)
     }
     return compare_figures(figures[0], figures[1], notices, provenance)
+
+
+def _of_steps(trace: LoadedTrace) -> list[Notice]:
+    """What was noticed about the steps that the answer rests on."""
+    return [notice for notice in find_steps(trace).notices if notice.severity == "warning"]
 
 
 def _common_rungs(captures: list[list[tuple[str, str, int]]]) -> list[tuple[str, str, int]]:
@@ -161,6 +167,7 @@ def compare_figures(
     every = [*dict.fromkeys(notices), *_notices(verdict, sides, (before, after), blocks)]
     facts = {
         "steps": [one.step_count for one in sides],
+        "windows": [[one.window for one in side] for side in (before, after)],
         "block_length": blocks.length,
         "blocks": [blocks.before, blocks.after],
     }
@@ -218,6 +225,7 @@ def _merged(captures: list[SideFigures]) -> SideFigures:
         first.rungs,
         float(np.mean([capture.span_ns for capture in captures])),
         all(capture.wait_known for capture in captures),
+        "; ".join(capture.window for capture in captures),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracelens.analyses.selection import select
 from tracelens.analyses.step_figures import step_figures
 from tracelens.analyses.steps import find_steps, steps
 from tracelens.errors import NotComparableError, UsageError
@@ -59,6 +60,8 @@ class SideFigures:
         environment: what it ran on.
         rungs: (phase, rung, steps) of the whole capture.
         span_ns: of the whole capture, mean over ranks.
+        wait_known: whether collectives could be matched across ranks.
+        window: which steps these are, in words.
     """
 
     phase: str
@@ -75,6 +78,7 @@ class SideFigures:
     rungs: list[tuple[str, str, int]] = field(default_factory=list)
     span_ns: float = 0.0
     wait_known: bool = True
+    window: str = ""
 
     @property
     def step_count(self) -> int:
@@ -146,7 +150,23 @@ def _counting(trace: LoadedTrace) -> pl.DataFrame:
         table = table.filter(pl.col("step").is_between(*trace.options.steps))
     if trace.options.phase is not None:
         table = table.filter(pl.col("phase") == trace.options.phase)
+    if trace.options.time_s is not None:
+        table = _within(table, select(trace).windows)
     return table
+
+
+def _within(table: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Steps that lie in the chosen time on every rank; a clipped one has another length."""
+    inside = (
+        table.select("set", "step", "rank", "edge_ns", "window_end_ns")
+        .join(windows, on="rank")
+        .filter((pl.col("edge_ns") >= pl.col("start_ns")) & (pl.col("window_end_ns") <= pl.col("end_ns")))
+        .group_by("set", "step")
+        .agg(pl.col("rank").n_unique().alias("inside_count"))
+    )
+    members = table.group_by("set", "step").agg(pl.col("rank").n_unique().alias("member_count"))
+    kept = members.join(inside, on=["set", "step"]).filter(pl.col("inside_count") == pl.col("member_count"))
+    return table.join(kept.select("set", "step"), on=["set", "step"], how="semi")
 
 
 def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
@@ -207,6 +227,7 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
         rungs=rungs_of(trace),
         span_ns=float(spans["span_ns"].mean() or 0),  # type: ignore[arg-type]
         wait_known=wait_known,
+        window=f"{phase} {rung}: {order.height} of steps {order['step'][0]}-{order['step'][-1]}",
     )
 
 

@@ -30,7 +30,7 @@ _TITLES = {
 def show(result: Result, screen: Screen) -> None:
     """Draw a comparison: the sentences, the parts that sum to the change, what changed on single ranks."""
     screen.sentences(result.sentences)
-    windows = result.provenance.get("windows") or ([], [])
+    windows: list[list[str]] = result.provenance.get("windows") or [[], []]
     if all(any(side) for side in windows):
         screen.line(f"before: {'; '.join(windows[0])}")
         screen.line(f"after:  {'; '.join(windows[1])}")
