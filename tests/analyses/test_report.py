@@ -12,6 +12,7 @@ from tracelens.analyses.report import report
 from tracelens.analyses.steps import steps as find
 from tracelens.api import Trace, load
 from tracelens.cli import run
+from tracelens.views.html import render
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -76,3 +77,11 @@ def test_scaling_closes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "odd.json").write_text('{"command": "scaling"}')
     assert run(["report", source, "-o", str(page), "--force", "--scaling", str(tmp_path / "odd.json")]) == 2
     assert "is not what tracelens scaling writes" in capsys.readouterr().err
+
+
+def test_page_is_the_same_bytes_whatever_the_threads() -> None:
+    pages = []
+    for threads in (1, 4):
+        with load(next((FIXTURES / "slow_rank_tp4").glob("*.sqlite")), use_cache=False, threads=threads) as loaded:
+            pages.append(render(loaded.report(), version="1"))
+    assert pages[0] == pages[1]

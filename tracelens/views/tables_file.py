@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+_ROWS_PER_GROUP = 250_000
+
+
 @dataclass(frozen=True)
 class Described:
     """One table to write.
@@ -58,7 +61,20 @@ def _writer(table: Described) -> Writer:
         fields = [field.with_metadata({"comment": table.columns.get(field.name, "")}) for field in rows.schema]
         schema = pyarrow.schema(fields, metadata={"comment": table.meaning})
         with pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+            # Batches come as the engine's threads make them; groups of one size make the bytes depend on rows alone.
+            held: list[pyarrow.RecordBatch] = []
+            count = 0
             for batch in rows:
-                writer.write_batch(pyarrow.RecordBatch.from_arrays(batch.columns, schema=schema))
+                held.append(pyarrow.RecordBatch.from_arrays(batch.columns, schema=schema))
+                count += batch.num_rows
+                while count >= _ROWS_PER_GROUP:
+                    whole = pyarrow.Table.from_batches(held, schema=schema)
+                    writer.write_table(whole.slice(0, _ROWS_PER_GROUP).combine_chunks(), row_group_size=_ROWS_PER_GROUP)
+                    held = whole.slice(_ROWS_PER_GROUP).to_batches()
+                    count -= _ROWS_PER_GROUP
+            if count:
+                writer.write_table(
+                    pyarrow.Table.from_batches(held, schema=schema).combine_chunks(), row_group_size=_ROWS_PER_GROUP
+                )
 
     return write
