@@ -80,6 +80,16 @@ class Clock:
         theirs = np.searchsorted(other.valid_from[1:], starts, side="right")
         return Clock(self.t0, starts, self.offset[mine] + other.offset[theirs], self.drift[mine] + other.drift[theirs])
 
+    def where_read(self, time: Floats) -> Clock:
+        """The same clock without the segments that hold none of the times `time`."""
+        if len(self.offset) == 1:
+            return self
+        segment = np.searchsorted(self.valid_from[1:], time, side="right")
+        kept = np.unique(segment) if len(time) else np.zeros(1, dtype=np.int64)
+        valid_from = self.valid_from[kept].copy()
+        valid_from[0] = -np.inf
+        return Clock(self.t0, valid_from, self.offset[kept], self.drift[kept])
+
     def inverted(self) -> Clock:
         """The reference as seen from this clock, on the reference's time axis (to first order in the drift)."""
         there = np.where(np.isfinite(self.valid_from), self.valid_from, self.t0)
@@ -236,7 +246,7 @@ def fit_clock(time: Floats, value: Floats, *, jumps: bool = True, with_drift: bo
     longest = max(range(len(lines)), key=lambda k: time[stretches[k][1] - 1] - time[stretches[k][0]])
     for k, (a, b) in enumerate(stretches):
         # A step leaves the oscillator as it was; a short stretch cannot claim another drift.
-        if abs(lines[k][1] - lines[longest][1]) > DRIFT_CHANGE:
+        if b - a < SEGMENT_MINIMUM or abs(lines[k][1] - lines[longest][1]) > DRIFT_CHANGE:
             slope = lines[longest][1]
             level, _, middle = fit_line(time[a:b], value[a:b] - slope * time[a:b], with_drift=False)
             lines[k] = (level + slope * middle, slope, middle)
@@ -294,16 +304,17 @@ def _find_break(time: Floats, value: Floats) -> int | None:
     # The blocks of a clock without a step are explained by one line nearly as well as by two.
     if step < max(JUMP_FLOOR_NS, 4.0 * single) or float(whole[2][0]) < 4.0 * max(two, 1e-9):
         return None
-    # The step lies in one of the blocks beside the cut: find the reading after it.
-    begin, end = (cut - 1) * size, min((cut + 1) * size, len(time))
-    centre = float(time[: blocks * size].reshape(blocks, size).mean(axis=1).mean())
-    position = (time[begin:end] - centre) / unit
-    base = value[begin:end] - shift
-    to_left = np.minimum(np.abs(base - level_l[best] - slope_l[best] * position), step)
-    to_right = np.minimum(np.abs(base - level_r[best] - slope_r[best] * position), step)
+    # The step lies within a few blocks of the cut: find the reading after it by the lines of clean readings.
+    begin = max(_BLOCK_MINIMUM, (cut - 2) * size)
+    end = min((cut + 3) * size, len(time) - _BLOCK_MINIMUM)
+    longer = slice(0, begin) if begin >= len(time) - end else slice(end, None)
+    level, slope, middle = fit_line(time[longer], value[longer])
+    rest = value - level - slope * (time - middle)
+    before, after = median(rest[:begin]), median(rest[end:])
+    near = rest[begin:end]
+    to_left, to_right = np.minimum(np.abs(near - before), step), np.minimum(np.abs(near - after), step)
     cost = np.concatenate(([0.0], np.cumsum(to_left))) + np.concatenate((np.cumsum(to_right[::-1])[::-1], [0.0]))
-    found = begin + int(np.argmin(cost))
-    return min(max(found, SEGMENT_MINIMUM), len(time) - SEGMENT_MINIMUM)
+    return begin + int(np.argmin(cost))
 
 
 def _line_from_sums(

@@ -167,7 +167,9 @@ def _settle(
         # Readings are against the instance's middle, which moves with the members: refer all to the reference.
         base = following[reference].inverted()
         referred = [
-            clock.over(base) if times[member] and member != reference else clock
+            clock.over(base).where_read(np.concatenate(times[member]))
+            if times[member] and member != reference
+            else clock
             for member, clock in enumerate(following)
         ]
         origin = following[reference]

@@ -161,10 +161,10 @@ def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> Pa
     winner, found = int(order[0]), float(joint[order[0]])
     following = float(joint[order[1]]) if len(order) > 1 else None
     count = int(covered[winner][explained].sum())
-    if following is not None and found * MARGIN_FACTOR > following:
-        return PairMatch("ambiguous", None, found, following, count)
-    if found > MATCH_LIMIT_NS:
-        return PairMatch("different", None, found, following, count)
+    # Lags that the search gave up are not offered; they fit no better than 5 us.
+    if found * MARGIN_FACTOR > (MATCH_LIMIT_NS if following is None else following):
+        status: Literal["ambiguous", "different"] = "ambiguous" if found <= MATCH_LIMIT_NS else "different"
+        return PairMatch(status, None, found, following, count)
     return PairMatch("matched", kept[winner].clock, found, following, count)
 
 

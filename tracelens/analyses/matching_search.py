@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analyses.clock import (
     DRIFT_LIMIT,
@@ -20,17 +21,20 @@ from tracelens.analyses.clock import (
 )
 from tracelens.analyses.matching_tracks import (
     CLIP_NS,
+    CONVINCING_FACTOR,
+    CONVINCING_NS,
     DISTINCT_NS,
     INSTANCE_MINIMUM,
     MARGIN_FACTOR,
     MATCH_LIMIT_NS,
-    WINDOW_EXPORT_NS,
     Axis,
     thin,
 )
 
 _ANCHOR_REACH = 96
 _FINGERPRINT_NS = 30_000.0
+_HOLES, _HOLE_MINIMUM, _HOLE_SHARE = 2, 8, 0.2
+_STEP_LIMIT_NS = 25_000.0  # a clock that is stepped moves by less than this
 _HOPELESS_NS = 8_000.0  # a lag that is this far off while its range grows is given up
 
 
@@ -51,7 +55,7 @@ class Candidate:
     @property
     def convincing(self) -> bool:
         """Scatter alone keeps the mean near the median; step edges that do not fit pull them apart."""
-        return self.score <= 3.0 * self.typical + 200.0
+        return self.score <= CONVINCING_FACTOR * self.typical + CONVINCING_NS
 
 
 def search(source: Axis, target: Axis, around: float, window: float) -> list[tuple[Candidate, int]]:
@@ -74,7 +78,24 @@ def clipped_mean(source: Axis, target: Axis, clock: Clock) -> tuple[float, int]:
     if count == 0:
         return CLIP_NS, 0
     _, deviation = target.nearest(source.key[common], moved[common])
-    return float(np.minimum(np.abs(deviation), CLIP_NS).mean()), count
+    off = np.minimum(np.abs(deviation), CLIP_NS)
+    return float(off[_outside_holes(off)].mean()), count
+
+
+def _outside_holes(off: Floats) -> npt.NDArray[np.bool_]:
+    """All deviations but those of up to two long runs without a partner: kernels that the target's capture lost.
+
+    A wrong lag misses its partners at every step edge, a few at a time; it gains nothing by this.
+    """
+    kept = np.ones(len(off), dtype=bool)
+    alone = np.concatenate(([False], off >= CLIP_NS, [False]))
+    begins, ends = np.flatnonzero(~alone[:-1] & alone[1:]), np.flatnonzero(alone[:-1] & ~alone[1:])
+    long = np.flatnonzero(ends - begins >= _HOLE_MINIMUM)
+    for run in sorted(long, key=lambda k: int(begins[k] - ends[k]))[:_HOLES]:
+        if ends[run] - begins[run] > _HOLE_SHARE * len(off):
+            continue
+        kept[begins[run] : ends[run]] = False
+    return kept
 
 
 def _judge(source: Axis, target: Axis, candidates: list[Candidate]) -> list[tuple[Candidate, int]]:
@@ -243,7 +264,7 @@ def _mend_segments(source: Axis, target: Axis, candidate: Candidate) -> Clock:
         begin, end = bad
         stretch = slice(begin, end)
         middle = (begin + end) // 2
-        near = target.time[(target.key == code[middle]) & (np.abs(target.time - moved[middle]) <= WINDOW_EXPORT_NS)]
+        near = target.time[(target.key == code[middle]) & (np.abs(target.time - moved[middle]) <= _STEP_LIMIT_NS)]
         best, readings = float(off[stretch].mean()), None
         for step in near - moved[middle]:
             deviation = target.nearest(code[stretch], moved[stretch] + step)[1]

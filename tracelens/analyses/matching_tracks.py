@@ -20,6 +20,9 @@ MATCH_LIMIT_NS = 5_000.0
 APART_NS = 500.0
 """Ends that scatter by less than this are together, whatever the starts do."""
 
+CONVINCING_FACTOR, CONVINCING_NS = 3.0, 200.0
+"""A mean deviation up to 3 medians + 200 ns is scatter; step edges that do not fit push it beyond."""
+
 MARGIN_FACTOR = 2.0
 """The best offset must score at most 1/2 of the next one ..."""
 
