@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.running import by_rank, tracelens
-from tracelens.simulate import Kernel, Launch, write_events
+from tracelens.simulate import Copy, Kernel, Launch, Range, write_events
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "definitions.md").read_text()
 START_NS = 1_000_000
@@ -94,6 +94,67 @@ def test_arithmetic_of_the_engines_script(tmp_path: Path) -> None:
     ours = by_rank(answer("bucket", path))
     assert "each GPU:    gemm 10, all-reduce 11 / gemm 11, all-reduce 8" in PAGE
     assert [(ours[rank]["gemm"], ours[rank]["nccl_and_custom_ar"]) for rank in (0, 1)] == [(10_000, 11_000), (11_000, 8_000)]  # fmt: skip
+
+
+def launched(one: Drawn, name: str, call: tuple[float, float], stream: int = 7) -> Kernel:
+    """The kernel of a drawing with its API call, given in the drawing's own columns."""
+    return kernel(one, name, stream, launch=(round(START_NS + call[0] * 1000), round(START_NS + call[1] * 1000)))
+
+
+def marker(start: float, end: float) -> Range:
+    return Range("my step", round(START_NS + start * 1000), round(START_NS + end * 1000))
+
+
+def steps_of(events: list[Any], path: Path) -> list[dict[str, Any]]:
+    rows = answer("steps", write_events(events, path), "--step-marker", "my step")["steps"]
+    assert [row["step"] for row in rows] == list(range(len(rows)))
+    return list(rows)
+
+
+def test_windows_reach_from_edge_to_edge(tmp_path: Path) -> None:
+    """A copy that runs ahead on another stream moves no edge."""
+    section = "## Steps"
+    main = drawn("main stream", section)[:6]
+    (ahead,) = drawn("copy stream", section)
+    times = [START_NS + column * 1000 for column in (ahead.start, ahead.end, ahead.start - 2, ahead.start - 1)]
+    events: list[Any] = [Copy("H2D", times[0], times[1], launch=(times[2], times[3]), stream=13)]
+    for one in main:
+        step = main[0].start if one.start < ahead.start + 6 else main[3].start
+        events.append(launched(one, one.name.replace(" ", "_"), (step - 5.5, step - 5)))
+    events += [marker(main[0].start - 6, main[0].start - 4), marker(main[3].start - 6, main[3].start - 4)]
+    first, second = steps_of(events, tmp_path / "x.sqlite")
+    assert PAGE.count("step_ns = 28") == 2
+    assert (first["start_ns"], second["start_ns"]) == tuple(START_NS + one.start * 1000 for one in (main[0], main[3]))
+    assert first["step_ns"] == 28_000
+    assert first["busy_ns"] + first["gap_ns"] == first["step_ns"]
+
+
+def test_membership_follows_the_launch(tmp_path: Path) -> None:
+    """b runs when the next range has begun, and belongs to the step in which it was launched."""
+    section = "**Membership**"
+    calls = {one.name.split()[-1]: one for one in drawn("host ", section) if one.name.startswith("launch")}
+    ranges = [one for one in drawn("host ", section) if one.name.startswith("range")]
+    gpu = {one.name: one for one in drawn("GPU", section)}
+    events: list[Any] = [launched(gpu[name], name, (calls[name].start, calls[name].end)) for name in "abc"]
+    events += [marker(ranges[0].start, calls["b"].end), marker(ranges[1].start, calls["c"].end)]
+    assert gpu["b"].start > ranges[1].start
+    assert [row["kernel_count"] for row in steps_of(events, tmp_path / "x.sqlite")] == [2, 1]
+
+
+def test_exposed_and_hidden(tmp_path: Path) -> None:
+    """The drawing three times over, each a step."""
+    section = "**Exposed and hidden.**"
+    events: list[Any] = []
+    for shift in (0, 100, 200):
+        for line, stream in (("stream 7", 7), ("stream 11", 11)):
+            for one in drawn(line, section):
+                name = "cross_device_reduce_1stage" if one.name.startswith("all") else one.name.replace(" ", "_")
+                moved = Drawn(one.start + shift, one.end + shift, name)
+                events.append(launched(moved, name, (shift - 9, shift - 8), stream))
+        events.append(marker(shift - 10, shift - 7))
+    first = steps_of(events, tmp_path / "x.sqlite")[0]
+    assert "hidden 5, exposed 15" in PAGE
+    assert (first["collective_ns"], first["exposed_ns"]) == (20_000, 15_000)
 
 
 @pytest.mark.parametrize(
