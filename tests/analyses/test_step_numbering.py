@@ -75,5 +75,12 @@ def test_one_slipped_collective_joins_nothing() -> None:
     assert number(rows) == [0, 1, 2, 3] * 2
 
 
+def test_what_is_left_of_a_step_at_the_head_of_a_capture_is_that_step() -> None:
+    """rank 1's capture begins late in step B: one instance of five is left of it, and its edge lies with the next."""
+    rows = [(0, rank, 100 * step, [10 * step + k for k in range(5)]) for rank in (0, 2) for step in range(4)]
+    rows += [(0, 1, 190, [14])] + [(0, 1, 100 * step, [10 * step + k for k in range(5)]) for step in (2, 3)]
+    assert number(rows) == [0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3]
+
+
 def test_no_steps() -> None:
     assert number([]) == []

@@ -13,6 +13,7 @@ from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_windows import Windows
 from tracelens.analyses.timeline import Codes, Timeline
 from tracelens.frames import Notice
+from tracelens.units import format_ns
 
 
 def count_facts(
@@ -136,11 +137,14 @@ def tell(
             )
         )
     if facts["partial_steps"]:
+        one = facts["partial_steps"] == 1
+        count = "1 step is" if one else f"{facts['partial_steps']} steps are"
         notices.append(
             Notice(
                 "partial-steps",
                 "info",
-                f"{facts['partial_steps']} steps are cut by the capture's edge, are missing on a rank or end in idle between requests; no summary holds them",
+                f"{count} cut by the capture's edge, missing on a rank or followed by idle between requests; "
+                f"no summary holds {'it' if one else 'them'}",
                 "",
                 facts["partial_steps"],
             )
@@ -163,18 +167,18 @@ def tell(
 
 
 def _uneven(rows: pl.DataFrame) -> list[Notice]:
-    """Ranks that have fewer steps than their set."""
-    per_rank = rows.group_by("set", "rank").agg(
-        pl.len().cast(pl.Int64).alias("own"), pl.col("step").max().alias("last")
+    """Ranks that have fewer steps than their set, and by how much their captures begin late or end early."""
+    extent = (pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
+    per_rank = rows.group_by("set", "rank").agg(pl.len().cast(pl.Int64).alias("own"), *extent)
+    whole = rows.group_by("set").agg(
+        pl.col("step").n_unique().cast(pl.Int64).alias("every"),
+        pl.col("step").min().alias("set_first"),
+        pl.col("step").max().alias("set_last"),
     )
-    whole = rows.group_by("set").agg(pl.col("step").n_unique().cast(pl.Int64).alias("every"))
     fewer = per_rank.join(whole, on="set").filter(pl.col("own") < pl.col("every")).sort("rank")
     if fewer.is_empty():
         return []
-    shown = ", ".join(
-        f"rank {rank}: {own} of {every}"
-        for rank, own, every in fewer.select("rank", "own", "every").head(8).iter_rows()
-    )
+    shown = "; ".join(_uneven_words(rows, row) for row in fewer.head(8).iter_rows(named=True))
     return [
         Notice(
             "ranks-differ-in-steps",
@@ -184,3 +188,23 @@ def _uneven(rows: pl.DataFrame) -> list[Notice]:
             fewer.height,
         )
     ]
+
+
+def _uneven_words(rows: pl.DataFrame, rank: dict[str, Any]) -> str:
+    said = f"rank {rank['rank']}: {rank['own']} of {rank['every']}"
+    late = _between(rows, rank["set"], rank["set_first"], rank["first"], "edge")
+    early = _between(rows, rank["set"], rank["last"], rank["set_last"], "window_end")
+    said += f", begins {format_ns(late)} late" if late else ""
+    return said + (f", ends {format_ns(early)} early" if early else "")
+
+
+def _between(rows: pl.DataFrame, number: int, first: int, last: int, time: str) -> int | None:
+    """Time from one step to another on the lowest rank of the set that has both; null where none has."""
+    both = (
+        rows.filter((pl.col("set") == number) & pl.col("step").is_in([first, last]))
+        .group_by("rank")
+        .agg(pl.col("step").n_unique().alias("count"), (pl.col(time).max() - pl.col(time).min()).alias("length"))
+        .filter(pl.col("count") == 2)
+        .sort("rank")
+    )
+    return int(both["length"][0]) if both.height else None

@@ -62,10 +62,20 @@ def _same_collectives(places: npt.NDArray[np.integer], edges: Ints, shared: pl.D
         .group_by("step", "other")
         .len("vote_count")
     )
-    # A step cut by a capture's edge shares few instances, but with one step only; a slip of the cut shares a minority.
-    best = votes.with_columns(
-        out=pl.col("vote_count").max().over("step"), into=pl.col("vote_count").max().over("other")
-    ).filter((pl.col("vote_count") == pl.col("out")) & (pl.col("vote_count") == pl.col("into")))
+    # A step cut by a capture's edge shares few instances, but with one step of each rank only; a slip of the cut
+    # shares a minority with a neighbour. So a step's best is chosen per other rank: where that one has lost the rest
+    # of a step, the instances vote for the next rank instead, and those votes are more.
+    place_of = pl.Series("place", places, dtype=pl.Int64)
+    best = (
+        votes.with_columns(
+            step_place=place_of[votes["step"].to_numpy()], other_place=place_of[votes["other"].to_numpy()]
+        )
+        .with_columns(
+            out=pl.col("vote_count").max().over("step", "other_place"),
+            into=pl.col("vote_count").max().over("other", "step_place"),
+        )
+        .filter((pl.col("vote_count") == pl.col("out")) & (pl.col("vote_count") == pl.col("into")))
+    )
     left, right = best["step"].to_numpy(), best["other"].to_numpy()
     links = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(count, count))
     label = connected_components(links, directed=False)[1].astype(np.int64)

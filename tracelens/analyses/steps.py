@@ -12,6 +12,7 @@ from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.exposure import exposure
 from tracelens.analyses.gap_causes import CAUSES
 from tracelens.analyses.gap_search import Gaps, search_gaps
+from tracelens.analyses.overhead import profiler_overhead
 from tracelens.analyses.step_search import Steps, find_steps, search_steps, selected_steps, step_windows
 from tracelens.analyses.step_summary import SUMMARY, sentences, summarise
 from tracelens.analyses.timeline import timeline
@@ -80,7 +81,7 @@ def steps(trace: LoadedTrace) -> StepsResult:
     summary = summarise(trace, rows)
     return StepsResult(
         tables={"steps": STEPS.frame(rows.rename({"edge_ns": "start_ns"})), "summary": SUMMARY.frame(summary)},
-        notices=notices,
+        notices=(*notices, *profiler_overhead(trace, summary)),
         provenance=provenance,
         sentences=sentences(rows, summary, found),
     )
