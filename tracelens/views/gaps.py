@@ -8,6 +8,7 @@ from tracelens.frames import Result
 from tracelens.views.terminal import Screen
 
 _EDGES = 12
+_SINGLE = 200
 
 
 def show(result: Result, screen: Screen) -> None:
@@ -47,7 +48,8 @@ def show(result: Result, screen: Screen) -> None:
         screen.table(
             every,
             result.schemas["gaps"],
-            title="Every gap",
+            title=f"Single gaps (the first {_SINGLE}; json, csv and parquet hold all)",
+            limit=_SINGLE,
             columns=["rank", "step", "start_ns", "gap_ns", "cause", "after_kernel", "host_part_ns", "launch_part_ns"],
             labels={"gap_ns": "length", "after_kernel": "after", "host_part_ns": "host", "launch_part_ns": "launch"},
             optional=["launch_part_ns", "host_part_ns"],
