@@ -14,6 +14,7 @@ from dataclasses import dataclass
 ENGINE_ADVICE = {
     "vllm": (
         "Workers are forked or spawned by the engine: --trace-fork-before-exec=true follows both.",
+        "VLLM_NVTX_SCOPES_FOR_PROFILING=1 in the environment names each step; without it graph replays mark the steps.",
         "Start the load before the window opens; a delay covers loading the model and capturing graphs.",
     ),
     "sglang": (
