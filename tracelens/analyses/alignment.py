@@ -24,7 +24,7 @@ from tracelens.analyses.alignment_members import (
     Placed,
     member_frame,
 )
-from tracelens.analyses.alignment_notices import fallback_notice, general_notices
+from tracelens.analyses.alignment_notices import doubt_notice, fallback_notice, general_notices
 from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
 from tracelens.analyses.clock import Clock, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
@@ -176,6 +176,8 @@ def align_operations(
             for owner in owners:
                 final[owner] = fit.clocks[owner]
             accepted = fit.accepted
+            if fit.doubtful:
+                notices.append(doubt_notice([ranks[o].rank for o in owners], fit))
         else:
             # A rank without session time cannot be trusted: its matched operations keep null waits.
             lost = _trust(shifted, owners, root, final)

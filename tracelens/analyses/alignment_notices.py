@@ -56,6 +56,18 @@ def fallback_notice(
     )
 
 
+def doubt_notice(ranks: Sequence[int], fit: JointFit) -> Notice:
+    """The ends of a set's collectives deviate as no scatter does."""
+    return Notice(
+        "clock-doubtful",
+        "warning",
+        f"the ends of the collectives of ranks {rank_list(ranks)} mostly agree within {(fit.typical_ns or 0.0) / 1e3:.1f} us, but "
+        f"one in twenty is off by over {(fit.residual_ns or 0.0) / 1e3:.1f} us: some may be paired wrongly, as when a clock was "
+        "stepped by the distance of two collectives",
+        "Look at another stretch of the capture (--time).",
+    )
+
+
 def general_notices(
     ranks: Sequence[RankClock],
     operations: Operations,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock
+from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock, median
 from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM, thin
 
@@ -48,6 +48,7 @@ class JointFit:
         asymmetry_ns: largest difference, over ranks, between the mean end deviations of two groups of 30 instances
             or more, less 3 standard errors, not below 0; null with one such group.
         counts: accepted instances per clock.
+        typical_ns: median of the same deviations; a residual far above it means that some pairs are wrong.
     """
 
     clocks: list[Clock]
@@ -55,6 +56,12 @@ class JointFit:
     residual_ns: float | None
     asymmetry_ns: float | None
     counts: Ints
+    typical_ns: float | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the ends deviate as no scatter does: as if part of the instances were paired wrongly."""
+        return (self.residual_ns or 0.0) > 6.0 * (self.typical_ns or 0.0) + 500.0
 
     @property
     def resolution_ns(self) -> float:
@@ -101,15 +108,15 @@ def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], referenc
     current = _settle(few, current, masks, reference, rounds=2)
     masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS)) for r in few]
     current = _settle(few, current, masks, reference, rounds=_ROUNDS)
-    residual, asymmetry = _deviations(few, current, masks)
+    residual, asymmetry, _ = _deviations(few, current, masks)
     slack = (residual or 0.0) + (asymmetry or 0.0)
     masks = [_both(accept(r, current, slack, max(ACCEPT_NS, 10 * (residual or 0.0)))) for r in communicators]
     current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
-    residual, asymmetry = _deviations(communicators, current, masks)
+    residual, asymmetry, typical = _deviations(communicators, current, masks)
     counts = np.zeros(len(clocks), dtype=np.int64)
     for readings, mask in zip(communicators, masks, strict=True):
         counts[readings.members] += int(mask.sum())
-    return JointFit(current, masks, residual, asymmetry, counts)
+    return JointFit(current, masks, residual, asymmetry, counts, typical)
 
 
 def _thinned(readings: Readings) -> Readings:
@@ -212,8 +219,8 @@ def median_of_others(values: Floats) -> Floats:
 
 def _deviations(
     communicators: Sequence[Readings], clocks: Sequence[Clock], masks: Sequence[Bools]
-) -> tuple[float | None, float | None]:
-    """Residual and asymmetry of the accepted instances."""
+) -> tuple[float | None, float | None, float | None]:
+    """Residual, asymmetry and median deviation of the accepted instances."""
     pooled: list[Floats] = []
     sums: dict[tuple[int, int], list[float]] = {}
     for readings, mask in zip(communicators, masks, strict=True):
@@ -231,8 +238,9 @@ def _deviations(
                 entry[1] += float(of_group[:, column].sum())
                 entry[2] += float((of_group[:, column] ** 2).sum())
     if not pooled:
-        return None, None
-    residual = float(np.quantile(np.concatenate(pooled), 0.95))
+        return None, None, None
+    every = np.concatenate(pooled)
+    residual, typical = float(np.quantile(every, 0.95)), median(every)
     asymmetry: float | None = None
     by_member: dict[int, list[tuple[float, float]]] = {}
     for (member, _), (count, total, squares) in sums.items():
@@ -245,4 +253,4 @@ def _deviations(
             for other_mean, other_error in figures[:k]:
                 excess = max(abs(mean - other_mean) - 3.0 * float(np.sqrt(error + other_error)), 0.0)
                 asymmetry = excess if asymmetry is None else max(asymmetry, excess)
-    return residual, asymmetry
+    return residual, asymmetry, typical

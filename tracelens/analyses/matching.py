@@ -200,6 +200,9 @@ def _ends_follow_starts(pairs: Apart) -> bool:
     near = pairs.near & (np.abs(pairs.start) < CLIP_NS)
     if int(near.sum()) < 8:
         return False
+    # A wrong partner, at the rim of a loss, is off by as much at both ends: only the bulk can tell.
+    off = np.abs(pairs.end - median(pairs.end[near]))
+    near &= off <= max(4.0 * median(off[near]), 2.0 * APART_NS)
     ends, starts = pairs.end[near] - pairs.end[near].mean(), pairs.start[near] - pairs.start[near].mean()
     own, other, both = float((starts**2).sum()), float((ends**2).sum()), float((starts * ends).sum())
     if own <= 0.0 or float(np.abs(ends).mean()) < APART_NS:

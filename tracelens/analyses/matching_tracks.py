@@ -126,7 +126,7 @@ class Apart:
         end: nearest end of the other minus the base's end.
         start: that operation's start minus the base's start.
         begun: that operation's start minus the base's end.
-        near: whether the two ends lie within 20 us of each other.
+        near: whether the two ends lie within 20 us of each other, inside what both tracks cover.
     """
 
     place: Ints
@@ -145,7 +145,9 @@ def apart(base: Track, other: Track, clock: Clock, count: int) -> Apart:
     there = time + moved.difference(time)
     index, end = target.nearest(source.key[place], there)
     there_start = target.start[index] - moved.difference(time)
-    return Apart(place, end, there_start - source.start[place], there_start - time, np.abs(end) < CLIP_NS)
+    common = (there >= target.time[0] - MATCH_LIMIT_NS) & (there <= target.time[-1] + MATCH_LIMIT_NS)
+    near = common & (np.abs(end) < CLIP_NS)
+    return Apart(place, end, there_start - source.start[place], there_start - time, near)
 
 
 def onto(source: Axis, target: Axis, clock: Clock) -> Clock:
