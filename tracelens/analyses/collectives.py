@@ -115,7 +115,9 @@ def _sentences(known: Context, operations: pl.DataFrame) -> tuple[str, ...]:
     )
     said = f"{largest['collective']} ({largest['implementation']}): {calls}, median {largest['duration_p50_ns'] / 1e3:.1f} us"
     if largest["transfer_p50_ns"] is not None:
-        said += f", of which transfer {largest['transfer_p50_ns'] / 1e3:.1f} us; {largest['wait_frac']:.0%} of its time is waiting"
+        said += f", of which transfer {largest['transfer_p50_ns'] / 1e3:.1f} us"
+    if largest["wait_frac"] is not None:
+        said += f"; {largest['wait_frac']:.0%} of its time is waiting"
     return (f"{said}.", *_switches(known))
 
 

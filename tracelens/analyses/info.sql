@@ -8,7 +8,7 @@ SELECT path, nsys_version, schema_version, hostname, start_utc_ns, graph_trace, 
 -- one row per rank; events counted by kind, span from the first event's start to the last one's end
 SELECT r.rank, r.dp, r.pp, r.tp, x.path, x.hostname, p.pid, r.device, r.gpu_name, r.rank_source,
     count(*) FILTER (e.kind = 0) AS kernel_count, count(*) FILTER (e.kind = 1) AS memcpy_count,
-    count(*) FILTER (e.kind = 2) AS memset_count, count(DISTINCT e.stream) AS stream_count
+    count(*) FILTER (e.kind = 2) AS memset_count, nullif(count(DISTINCT e.stream) FILTER (e.stream >= 0), 0) AS stream_count
 FROM rank r JOIN export x USING (export) JOIN process p USING (process) JOIN event_row e USING (rank)
 WHERE r.rank IN (SELECT unnest($ranks::INTEGER[]))
 GROUP BY ALL ORDER BY r.rank;

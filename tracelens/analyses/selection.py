@@ -68,12 +68,13 @@ def _select(trace: LoadedTrace) -> Selection:
         words = f"{words}, " if cut else ""
         first, last = options.time_s
         words += f"{'' if first is None else f'{first:g}'}..{'' if last is None else f'{last:g}'} s"
-    windows = windows.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank", "start_ns")
-    if windows.is_empty() and (cut or options.time_s is not None):
+    whole = not cut and options.time_s is None
+    windows = (windows if whole else windows.filter(pl.col("end_ns") > pl.col("start_ns"))).sort("rank", "start_ns")
+    if windows.is_empty() and not whole:
         raise SelectionError(
             f"{words} holds no event", "Widen it; `tracelens info` and `tracelens steps` show what is there."
         )
-    return Selection(windows, not cut and options.time_s is None, words)
+    return Selection(windows, whole, words)
 
 
 def _within_time(

@@ -40,6 +40,9 @@ _SCHEMA = pa.schema(
     ]
 )
 _ASCENDING = ("event_id", "start_ns", "end_ns", "correlation")
+#: The stream of events whose export names none.
+NO_STREAM = -1
+_CORRELATIONS_END = 1 << 40
 FILE_ROWS = 1 << 20
 _GROUP_ROWS = 1 << 18
 
@@ -74,6 +77,10 @@ def ordered(columns: Mapping[str, Column], name_ids: NDArray[np.int32]) -> dict[
     taken["end_ns"] = (taken["start_ns"][0] + length, None)
     if "copy_kind" in taken:
         taken["copy_kind"] = _of_32_bits(taken["copy_kind"])
+    if "stream" in taken:
+        taken["stream"] = _told(taken["stream"])
+    if "correlation" in taken:
+        taken["correlation"] = _possible(taken["correlation"])
     return taken
 
 
@@ -109,6 +116,21 @@ def _break_ties(columns: dict[str, Column], ties: NDArray[np.bool_]) -> None:
         columns[name] = (values, missing)
 
 
+def _told(column: Column) -> Column:
+    """A stream that the export does not tell is one of its own, so that every event has one."""
+    values, missing = column
+    return (values if missing is None else np.where(missing, NO_STREAM, values.astype(np.int64)), None)
+
+
+def _possible(column: Column) -> Column:
+    """Correlation ids; CUPTI's have 32 bits, so what is far beyond joins nothing."""
+    values, missing = column
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= _CORRELATIONS_END):
+        impossible = (values < 0) | (values >= _CORRELATIONS_END)
+        return np.where(impossible, 0, values), impossible if missing is None else impossible | missing
+    return column
+
+
 def _of_32_bits(column: Column) -> Column:
     """Numbers beyond 32 bits stand for nothing here."""
     values, missing = column
@@ -128,7 +150,8 @@ def _table(columns: Mapping[str, Column], schema: pa.Schema, constants: Mapping[
         elif constants.get(field.name) is not None:
             arrays.append(pa.array(np.full(rows, constants[field.name], field.type.to_pandas_dtype()), field.type))
         else:
-            arrays.append(pa.nulls(rows, field.type))
+            missing = pa.nulls(rows, field.type)
+            arrays.append(missing.fill_null(NO_STREAM) if field.name == "stream" else missing)
     return pa.table(arrays, schema=schema)
 
 
