@@ -76,11 +76,12 @@ def _marked_share(tl: Timeline, marking: Marking) -> float:
     if np.median(np.bincount(held[held >= 0], minlength=len(marking))) < 2:
         return 1.0
     marks = landmarks(tl)
-    segments = cut_segments(tl, marks, marks.read_back, through=False)
-    kernels = np.flatnonzero((tl.kind == KERNEL) & (segments.member >= 0))
-    content = contents_of(tl.name[kernels], segments.member[kernels], len(segments))
+    segments = cut_segments(marks, marks.read_back, through=False)
+    member = segments.member
+    kernels = np.flatnonzero((tl.kind == KERNEL) & (member >= 0))
+    content = contents_of(tl.name[kernels], member[kernels], len(segments))
     range_of = np.full(len(segments), OUTSIDE, np.int32)
-    range_of[segments.member[kernels]] = marking.member[kernels]
+    range_of[member[kernels]] = marking.member[kernels]
     same = (content[1:] == content[:-1]) & (range_of[1:] == range_of[:-1]) & (range_of[1:] >= 0)
     return 1.0 - np.count_nonzero(same) / max(len(segments), 1)
 

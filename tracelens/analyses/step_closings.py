@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.replays import Replays, find_replays
+from tracelens.analyses.replays import Replays, Units, find_replays
 from tracelens.analyses.step_markers import OUTSIDE
 from tracelens.analyses.timeline import KERNEL, Codes, Flags, Ints, Timeline
 
@@ -28,26 +28,20 @@ _LEAST_KERNELS = 8
 
 @dataclass(frozen=True)
 class Landmarks:
-    """What may end a step. All arrays but `order` are [events] in issue order.
+    """What may end a step. All arrays are [units] in issue order.
 
     Attributes:
-        order: places of the events in the order (rank, issue).
-        place: place of the rank.
-        replay: replay of each, -1 outside.
-        replay_begins: first event of a replay.
-        eager_kernel: kernels outside graphs.
-        kernel_ns: length of each kernel, 0 for other events.
+        units: the units.
+        replay_begins: first unit of a replay.
+        eager_kernels: number of kernels outside graphs: 0 or 1.
         to_device: copies to the device, outside graphs.
-        read_back: copies to the host; of a replay that holds one, its last event.
+        read_back: copies to the host; of a replay that holds one, its last unit.
         sampling: the same for kernels that pick tokens.
     """
 
-    order: Ints
-    place: npt.NDArray[np.int16]
-    replay: Codes
+    units: Units
     replay_begins: Flags
-    eager_kernel: Flags
-    kernel_ns: Ints
+    eager_kernels: Ints
     to_device: Flags
     read_back: Flags
     sampling: Flags
@@ -58,21 +52,28 @@ class Segments:
     """The steps between closings.
 
     Attributes:
-        member: int32 [events of the timeline], step or -1.
+        step: int32 [units in issue order], step or -1.
         place: [steps] place of the rank.
         replay_step: [replays] step of each, -1 for none.
         replay_count: [steps] graph launches of each.
-        closes: bool [events in issue order], the closings.
+        closes: bool [units in issue order], the closings.
+        units: the units.
     """
 
-    member: Codes
+    step: Codes
     place: Ints
     replay_step: Ints
     replay_count: Ints
     closes: Flags
+    units: Units
 
     def __len__(self) -> int:
         return len(self.place)
+
+    @property
+    def member(self) -> Codes:
+        """int32 [events of the timeline], step or -1."""
+        return self.units.to_events(self.step)
 
 
 def landmarks(tl: Timeline) -> Landmarks:
@@ -82,71 +83,59 @@ def landmarks(tl: Timeline) -> Landmarks:
 
 
 def _landmarks(tl: Timeline, replays: Replays) -> Landmarks:
-    order = replays.order
-    of_event = replays.of_event[order]
-    count = len(replays.first)
-    begins = np.zeros(len(tl), bool)
-    begins[positions(order)[replays.first]] = True
+    units = replays.units
+    count = len(units)
+    eager = units.replay < 0
+
+    def at(events: Ints) -> Flags:
+        flags = np.zeros(count, bool)
+        flags[units.of_events(events)] = True
+        return flags & eager
+
+    def inside(which: Flags) -> Flags:
+        # A replay that reads back itself ends its step at its last node.
+        flags = np.zeros(count, bool)
+        flags[replays.last[which]] = True
+        return flags
+
+    begins = np.zeros(count, bool)
+    begins[replays.first] = True
     copies, kinds = tl.copies
-    to_device = np.zeros(len(tl), bool)
-    to_device[copies[kinds == 1]] = True
-    to_host = np.zeros(len(tl), bool)
-    to_host[copies[kinds == 2]] = True
-    kernel = (tl.kind == KERNEL)[order]
-    eager = of_event < 0
-    # A replay that reads back itself ends its step at its last node.
-    inside = np.flatnonzero(~eager)
-    final = np.full(count, -1)
-    final[of_event[inside]] = inside
-    back_inside = np.zeros(len(tl), bool)
-    back_inside[final[replays.to_host]] = True
-    picks_inside = np.zeros(len(tl), bool)
-    picks_inside[final[replays.samples]] = True
-    picks = tl.sampling_names[tl.name[order]] & kernel
+    picks = np.flatnonzero(tl.sampling_names[tl.name] & (tl.kind == KERNEL))
     return Landmarks(
-        order=order,
-        place=tl.rank_place[order],
-        replay=of_event,
+        units=units,
         replay_begins=begins,
-        eager_kernel=kernel & eager,
-        kernel_ns=np.where(kernel, (tl.end - tl.start)[order], 0),
-        to_device=to_device[order] & eager,
-        read_back=(to_host[order] & eager) | back_inside,
-        sampling=(picks & eager) | picks_inside,
+        eager_kernels=np.where(eager, units.kernel_count, 0),
+        to_device=at(copies[kinds == 1]),
+        read_back=at(copies[kinds == 2]) | inside(replays.to_host),
+        sampling=at(picks) | inside(replays.samples),
     )
 
 
-def positions(order: Ints) -> Ints:
-    """Where each event stands in `order`."""
-    result = np.empty(len(order), np.int64)
-    result[order] = np.arange(len(order))
-    return result
-
-
-def cut_segments(tl: Timeline, marks: Landmarks, closes: Flags, *, through: bool) -> Segments:
+def cut_segments(marks: Landmarks, closes: Flags, *, through: bool) -> Segments:
     """Steps that end with the last of each group of `closes`.
 
     Args:
-        tl: the timeline.
-        marks: its landmarks.
-        closes: bool [events in issue order], read-backs or sampling kernels.
+        marks: the landmarks.
+        closes: bool [units in issue order], read-backs or sampling kernels.
         through: whether a group reaches on to the read-back that follows it.
     """
-    place, order = marks.place, marks.order
-    closing = _last_of_groups(tl, marks, closes)
+    units = marks.units
+    place = units.place
+    closing = _last_of_groups(marks, closes)
     if through:
         closing = _through_read_back(marks, closing)
-    edges = np.zeros(len(order), bool)
+    edges = np.zeros(len(units), bool)
     edges[1:] = closing[:-1] | (place[1:] != place[:-1])
     segment = np.cumsum(edges)
     count = int(segment[-1]) + 1 if len(segment) else 0
     begins = np.flatnonzero(marks.replay_begins)
     replay_count = np.bincount(segment[begins], minlength=count)
-    eager = segment[marks.eager_kernel]
-    eager_count = np.bincount(eager, minlength=count)
-    eager_ns = np.bincount(eager, marks.kernel_ns[marks.eager_kernel], minlength=count)
-    all_count = np.bincount(segment[(marks.kernel_ns > 0) | (marks.replay >= 0)], minlength=count)
-    all_ns = np.bincount(segment, marks.kernel_ns, minlength=count)
+    eager_count = np.bincount(segment, marks.eager_kernels, minlength=count)
+    eager_ns = np.bincount(segment, np.where(marks.eager_kernels > 0, units.kernel_ns, 0), minlength=count)
+    held = (units.kernel_count > 0) | (units.replay >= 0)
+    all_count = np.bincount(segment, np.where(held, units.size, 0), minlength=count)
+    all_ns = np.bincount(segment, units.kernel_ns, minlength=count)
     with_replay = replay_count > 0
     usual = with_replay if with_replay.any() else all_count > 0
     own = ~with_replay & (eager_count > 0)
@@ -167,13 +156,11 @@ def cut_segments(tl: Timeline, marks: Landmarks, closes: Flags, *, through: bool
     ahead = np.minimum(step_of, max(len(step_place) - 1, 0))
     in_rank = (step_of < len(step_place)) & (step_place[ahead] == segment_place) if len(step_place) else is_step
     opening = np.concatenate([np.ones(min(count, 1), bool), segment_place[1:] != segment_place[:-1]])
-    held = in_rank & ~(opening & ~is_step & closed)
-    step = np.where(held, step_of, OUTSIDE)
-    member = np.full(len(tl), OUTSIDE, np.int32)
-    member[order] = step[segment]
+    held_by = np.where(in_rank & ~(opening & ~is_step & closed), step_of, OUTSIDE)
+    step = held_by[segment].astype(np.int32) if count else np.empty(0, np.int32)
     replay_step = np.full(len(begins), OUTSIDE, np.int64)
-    replay_step[marks.replay[begins]] = step[segment[begins]]
-    return Segments(member, step_place, replay_step, replay_count[is_step], closing)
+    replay_step[units.replay[begins]] = step[begins]
+    return Segments(step, step_place, replay_step, replay_count[is_step], closing, units)
 
 
 def _usual_size(sizes: npt.NDArray[np.integer | np.floating]) -> float:
@@ -189,16 +176,17 @@ def _breaks(marks: Landmarks) -> Ints:
     return np.cumsum(marks.replay_begins | marks.to_device)
 
 
-def _last_of_groups(tl: Timeline, marks: Landmarks, closes: Flags) -> Flags:
+def _last_of_groups(marks: Landmarks, closes: Flags) -> Flags:
     """The last of each run of `closes` that no replay, no copy to the device and no forward pass interrupts."""
     at = np.flatnonzero(closes)
     result = np.zeros(len(closes), bool)
     if len(at) == 0:
         return result
-    breaks, kernels = _breaks(marks), np.cumsum(marks.eager_kernel)
-    usual = np.count_nonzero(marks.kernel_ns) / max(len(at), len(tl.ranks), 1)
+    place = marks.units.place
+    breaks, kernels = _breaks(marks), np.cumsum(marks.eager_kernels)
+    usual = int(marks.units.kernel_count.sum()) / max(len(at), len(np.unique(place)), 1)
     least = max(SUBSTANTIAL * usual, _LEAST_KERNELS)
-    same = marks.place[at[1:]] == marks.place[at[:-1]]
+    same = place[at[1:]] == place[at[:-1]]
     follows = same & (breaks[at[1:]] == breaks[at[:-1]]) & (kernels[at[1:]] - kernels[at[:-1]] < least)
     result[at[~np.concatenate([follows, np.zeros(1, bool)])]] = True
     return result
@@ -211,9 +199,9 @@ def _through_read_back(marks: Landmarks, closing: Flags) -> Flags:
     result = np.zeros(len(closing), bool)
     if len(at) == 0 or len(copies) == 0:
         return closing
-    breaks = _breaks(marks)
+    breaks, place = _breaks(marks), marks.units.place
     following = np.searchsorted(copies, at)
     target = copies[np.minimum(following, len(copies) - 1)]
-    moved = (following < len(copies)) & (marks.place[target] == marks.place[at]) & (breaks[target] == breaks[at])
+    moved = (following < len(copies)) & (place[target] == place[at]) & (breaks[target] == breaks[at])
     result[np.where(moved, target, at)] = True
     return result

@@ -8,7 +8,7 @@ import duckdb
 import numpy as np
 
 from tracelens.analyses.replays import find_replays
-from tracelens.analyses.step_closings import SUBSTANTIAL, Landmarks, Segments, cut_segments, landmarks, positions
+from tracelens.analyses.step_closings import SUBSTANTIAL, Landmarks, Segments, cut_segments, landmarks
 from tracelens.analyses.step_cycles import Cycles, cycle_starts, regularity_at, regularity_of
 from tracelens.analyses.step_markers import SQL, Marking, blank_steps, nothing
 from tracelens.analyses.step_replays import steps_from
@@ -56,8 +56,7 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     wanted = tl.names["name"].is_in(found["name"].implode())
     if pattern is None:
         wanted &= ~tl.names["name"].str.contains(NOT_EMBEDDING)
-    order = find_replays(tl).order
-    kernels = order[(tl.kind == KERNEL)[order]]
+    kernels = _in_issue_order(tl, tl.kind == KERNEL)
     tokens, groups = tl.name[kernels], tl.rank_place[kernels]
     hits = wanted.to_numpy()[tokens]
     if not bool(hits.any()):
@@ -70,7 +69,7 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     if pattern is not None:
         places = np.flatnonzero(hits)
         regularity = regularity_at(tokens, groups, places)
-        return _marking("anchor", tl, order, kernels[places], regularity, f"kernels that match {pattern!r}", None)
+        return _marking("anchor", tl, kernels[places], regularity, f"kernels that match {pattern!r}", None)
     cycles = cycle_starts(tokens, groups, only=hits)
     if cycles is None:
         return nothing("anchor", tl, "embedding kernels do not come once per step")
@@ -78,13 +77,12 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     if closed is not None and len(cycles.places) > _MANY * len(closed.segments):
         return nothing("anchor", tl, "embedding kernels come several times per read-back")
     name = tl.names["name"][cycles.token]
-    return _marking("anchor", tl, order, kernels[cycles.places], cycles.regularity, f"kernel {name}", landmarks(tl))
+    return _marking("anchor", tl, kernels[cycles.places], cycles.regularity, f"kernel {name}", landmarks(tl))
 
 
 def by_period(tl: Timeline) -> Marking:
     """Steps from the period of the kernel sequence: cut at read-backs or sampling groups, else by the sequence alone."""
-    order = find_replays(tl).order
-    kernels = order[_on_main_stream(tl)[order]]
+    kernels = _in_issue_order(tl, _on_main_stream(tl))
     tokens, groups = tl.name[kernels], tl.rank_place[kernels]
     cycles: Cycles | None = cycle_starts(tokens, groups, idle_before=_idle_before(tl)[kernels])
     closed = _closed_cycles(tl)
@@ -95,7 +93,7 @@ def by_period(tl: Timeline) -> Marking:
         return nothing("period", tl, "the kernel sequence does not repeat")
     name = tl.names["name"][cycles.token]
     detail = f"a period of {cycles.length} kernels from {name} on"
-    return _marking("period", tl, order, kernels[cycles.places], cycles.regularity, detail, landmarks(tl))
+    return _marking("period", tl, kernels[cycles.places], cycles.regularity, detail, landmarks(tl))
 
 
 class _Closed:
@@ -114,8 +112,8 @@ def _closed_cycles(tl: Timeline) -> _Closed | None:
     for closes, what, through in ((marks.read_back, "read-back", False), (marks.sampling, "sampling group", True)):
         if not bool(closes.any()):
             continue
-        segments = cut_segments(tl, marks, closes, through=through)
-        regularity, usual = _likeness(tl, marks, segments)
+        segments = cut_segments(marks, closes, through=through)
+        regularity, usual = _likeness(tl, segments)
         if regularity >= _FITS and len(segments) >= 3 * len(np.unique(segments.place)):
             found.append(_Closed(segments, regularity, f"a period of {usual} kernels, each with one {what}"))
     if not found:
@@ -124,12 +122,21 @@ def _closed_cycles(tl: Timeline) -> _Closed | None:
     return found[-1] if len(found[0].segments) >= _MANY * len(found[-1].segments) else found[0]
 
 
-def _likeness(tl: Timeline, marks: Landmarks, segments: Segments) -> tuple[float, int]:
+def _likeness(tl: Timeline, segments: Segments) -> tuple[float, int]:
     """(share of kernels in steps like others of their rank, usual number of kernels in a step)."""
-    member = segments.member[marks.order]
-    held = (member >= 0) & (tl.kind == KERNEL)[marks.order]
-    kernels = np.count_nonzero((tl.kind == KERNEL) & (segments.member >= 0))
-    return regularity_of(tl.name[marks.order][held], member[held], segments.place) if kernels else (0.0, 0)
+    member = segments.member
+    held = np.flatnonzero((member >= 0) & (tl.kind == KERNEL))
+    return regularity_of(tl.name[held], member[held], segments.place) if len(held) else (0.0, 0)
+
+
+def _in_issue_order(tl: Timeline, wanted: Flags) -> Ints:
+    """Places of the wanted events, in issue order; those of one launch by their start."""
+    units = find_replays(tl).units
+    if len(units) == len(tl):
+        return units.order[wanted[units.order]]
+    sizes = units.size
+    events = np.repeat(units.first - np.cumsum(sizes) + sizes, sizes) + np.arange(len(tl))
+    return events[wanted[events]]
 
 
 def _on_main_stream(tl: Timeline) -> Flags:
@@ -155,43 +162,37 @@ def _idle_before(tl: Timeline) -> Ints:
 
 
 def _marking(
-    marker: str,
-    tl: Timeline,
-    order: Ints,
-    begins: Ints,
-    regularity: float,
-    detail: str,
-    marks: Landmarks | None,
+    marker: str, tl: Timeline, begins: Ints, regularity: float, detail: str, marks: Landmarks | None
 ) -> Marking:
-    """Steps that begin with the launches of `begins`; a kernel inside a replay begins with its replay.
+    """Steps that begin with the launches of the events `begins`; a kernel inside a replay begins with its replay.
 
     With landmarks, a beginning moves back to just after the read-back before it, if no forward pass lies between.
     """
     replays = find_replays(tl)
-    replay = replays.of_event[begins]
-    begins = np.where(replay >= 0, replays.first[np.maximum(replay, 0)], begins) if len(replays.first) else begins
-    at = np.sort(positions(order)[begins])
+    at = replays.units.of_events(begins)
+    replay = replays.units.replay[at]
+    if len(replays):
+        at = np.where(replay >= 0, replays.first[np.maximum(replay, 0)], at)
+    at = np.unique(at)
     if marks is not None:
-        at = _after_read_back(tl, marks, at)
-    steps, member = steps_from(tl, order, at)
-    if bool((replays.of_event >= 0).any()):
-        in_replay = replays.of_event >= 0
-        member[in_replay] = member[replays.first[replays.of_event[in_replay]]]
+        at = _after_read_back(marks, at)
+    steps, member = steps_from(replays.units, at)
     return Marking(marker, member, steps, regularity, detail)
 
 
-def _after_read_back(tl: Timeline, marks: Landmarks, begins: Ints) -> Ints:
-    closing = np.flatnonzero(cut_segments(tl, marks, marks.read_back, through=False).closes)
+def _after_read_back(marks: Landmarks, begins: Ints) -> Ints:
+    closing = np.flatnonzero(cut_segments(marks, marks.read_back, through=False).closes)
     if len(closing) == 0 or len(begins) == 0:
         return begins
+    place = marks.units.place
     # The capture's beginning stands for the read-back before a rank's first step.
-    opening = np.flatnonzero(np.concatenate([np.ones(1, bool), marks.place[1:] != marks.place[:-1]])) - 1
+    opening = np.flatnonzero(np.concatenate([np.ones(1, bool), place[1:] != place[:-1]])) - 1
     closing = np.union1d(closing, opening)
-    kernels = np.cumsum((marks.eager_kernel) | (marks.replay >= 0))
+    kernels = np.cumsum(np.where(marks.units.replay >= 0, marks.units.size, marks.eager_kernels))
     usual = float(np.median(np.diff(kernels[begins]))) if len(begins) > 1 else 0.0
     last = closing[np.searchsorted(closing, begins) - 1]
     previous = np.concatenate([np.full(1, -2), begins[:-1]])
-    # `last` may be the end of the rank before, whose next event is this rank's first.
+    # `last` may be the end of the rank before, whose next unit is this rank's first.
     between: Ints = kernels[begins - 1] - np.where(last >= 0, kernels[last], 0)
-    near = (last >= previous) & (marks.place[last + 1] == marks.place[begins]) & (between < SUBSTANTIAL * usual)
+    near = (last >= previous) & (place[last + 1] == place[begins]) & (between < SUBSTANTIAL * usual)
     return np.where(near & (begins > 0), last + 1, begins)

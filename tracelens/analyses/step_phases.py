@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Timeline
+from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
 
 GEMM = r"(?i)gemm|gemv|nvjet|matmul|cublas|splitk|marlin|machete|cutlass.*(mma|device_kernel)|_mm_|dot_kernel"
 NOT_GEMM = r"(?i)flash|fmha|attention|attn|mha_|mla_"
@@ -33,12 +33,20 @@ def rung_kernels(tl: Timeline) -> npt.NDArray[np.bool_]:
     return result
 
 
-def rung_hashes(tl: Timeline, member: Codes, count: int) -> list[str | None]:
+def rung_hashes(tl: Timeline, member: Codes, like: Ints) -> list[str | None]:
     """Per step a hash of the names and launch shapes of its collectives and matrix products; null where it has none.
 
     Each (name, shape) counts once, so that a step of which the capture lost a part keeps its rung.
+
+    Args:
+        tl: the timeline.
+        member: step of each event or -1.
+        like: [steps], a step that ran the same graphs on the same rank, or the step itself.
     """
-    wanted = rung_kernels(tl)[tl.name] & (tl.kind == KERNEL) & (member >= 0)
+    count = len(like)
+    shown = np.zeros(count + 1, bool)
+    shown[like] = True
+    wanted = rung_kernels(tl)[tl.name] & (tl.kind == KERNEL) & shown[member]
     at = np.flatnonzero(wanted)
     if len(at) == 0:
         return [None] * count
@@ -48,9 +56,9 @@ def rung_hashes(tl: Timeline, member: Codes, count: int) -> list[str | None]:
         .sort("name", "shape", "step")
     )
     kinds = pairs.select("name", "shape").unique(maintain_order=True)
-    texts = tl.names["name"].to_list()
+    words = tl.names["name"].to_list()
     codes = [
-        int.from_bytes(hashlib.blake2b(f"{texts[name]}\0{shape}".encode(), digest_size=8).digest(), "little")
+        int.from_bytes(hashlib.blake2b(f"{words[name]}\0{shape}".encode(), digest_size=8).digest(), "little")
         for name, shape in kinds.iter_rows()
     ]
     coded = pairs.join(
@@ -63,7 +71,8 @@ def rung_hashes(tl: Timeline, member: Codes, count: int) -> list[str | None]:
     np.bitwise_xor.at(value, coded["step"].to_numpy(), coded["code"].to_numpy())
     has = np.zeros(count, bool)
     has[pairs["step"].to_numpy()] = True
-    return [f"{int(one):016x}"[:8] if some else None for one, some in zip(value, has, strict=True)]
+    texts = [f"{int(one):016x}"[:8] if some else None for one, some in zip(value, has, strict=True)]
+    return [texts[one] for one in like.tolist()]
 
 
 def split_by_graph(steps: pl.DataFrame) -> pl.Series:
@@ -103,6 +112,7 @@ def split_by_graph(steps: pl.DataFrame) -> pl.Series:
         right_on="word_size",
         by="rung",
         strategy="nearest",
+        check_sortedness=False,
     ).with_columns(
         named=pl.when(pl.col("word").is_not_null() & pl.col("nth").is_not_null())
         .then(pl.format("{}-{}", pl.col("rung"), pl.col("nth")))

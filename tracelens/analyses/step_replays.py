@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.replays import Replays, find_replays
-from tracelens.analyses.step_closings import Landmarks, Segments, cut_segments, landmarks, positions
+from tracelens.analyses.replays import Replays, Units, find_replays
+from tracelens.analyses.step_closings import Landmarks, Segments, cut_segments, landmarks
 from tracelens.analyses.step_cycles import cycle_starts
 from tracelens.analyses.step_markers import OUTSIDE, Marking, blank_steps, nothing
-from tracelens.analyses.timeline import GRAPH, Flags, Ints, Timeline
+from tracelens.analyses.timeline import GRAPH, Codes, Flags, Ints, Timeline
 
 _FITS = 0.8
 
@@ -26,32 +26,42 @@ def by_replay(tl: Timeline) -> Marking:
     if not bool((tl.in_graph | (tl.kind == GRAPH)).any()):
         return nothing("graph", tl, "no graph replays")
     replays = find_replays(tl)
-    if len(replays.first) < 2:
+    if len(replays) < 2:
         return nothing("graph", tl, "fewer than two graph replays")
     marks = landmarks(tl)
-    by_copy = _cut(tl, replays, marks, marks.read_back, "read-back")
-    by_sample = _cut(tl, replays, marks, marks.sampling, "sampling group")
+    by_copy = _cut(replays, marks, marks.read_back, "read-back")
+    by_sample = _cut(replays, marks, marks.sampling, "sampling group")
     best = _better(by_copy, by_sample)
     if best.regularity < _FITS:
         cycle = _by_first_replay(tl, replays)
         if cycle.regularity > best.regularity:
             return cycle
-    return best.marking
+    return best.marking()
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A marking with what decides between two of them."""
+    """A cut into steps, with what decides between two of them."""
 
-    marking: Marking
+    segments: Segments
+    words: pl.DataFrame
+    detail: str
     regularity: float
-    steps: int
     repeated_inside: bool
 
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.segments)
 
-def _cut(tl: Timeline, replays: Replays, marks: Landmarks, closes: Flags, what: str) -> _Cut:
+    def marking(self) -> Marking:
+        """The cut as a marking."""
+        return Marking("graph", self.segments.member, self.words, self.regularity, self.detail)
+
+
+def _cut(replays: Replays, marks: Landmarks, closes: Flags, what: str) -> _Cut:
     """Steps that end with the last of each group of `closes` (read-backs, or sampling kernels)."""
-    segments = cut_segments(tl, marks, closes, through=what != "read-back")
+    segments = cut_segments(marks, closes, through=what != "read-back")
     words, size = _words(segments, replays)
     regularity, powers = _repetition(segments, words, replays)
     steps = blank_steps(segments.place).with_columns(
@@ -61,7 +71,7 @@ def _cut(tl: Timeline, replays: Replays, marks: Landmarks, closes: Flags, what: 
     launches = segments.replay_count[segments.replay_count > 0]
     usual = int(np.median(launches)) if len(launches) else 0
     detail = f"cycles of {usual} graph launch{'' if usual == 1 else 'es'}, each with one {what}"
-    return _Cut(Marking("graph", segments.member, steps, regularity, detail), regularity, steps.height, powers)
+    return _Cut(segments, steps, detail, regularity, powers)
 
 
 def _words(segments: Segments, replays: Replays) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64]]:
@@ -77,7 +87,7 @@ def _words(segments: Segments, replays: Replays) -> tuple[npt.NDArray[np.uint64]
     signature = replays.signature[held]
     mixed = (signature ^ (signature >> np.uint64(29))) * weight
     np.add.at(words, at, mixed ^ (mixed >> np.uint64(31)))
-    np.add.at(size, at, replays.size[held])
+    np.add.at(size, at, replays.weight[held])
     return words, size
 
 
@@ -129,20 +139,17 @@ def _by_first_replay(tl: Timeline, replays: Replays) -> Marking:
     cycles = cycle_starts(replays.signature, replays.place)
     if cycles is None:
         return nothing("graph", tl, "no repeating cycle of replays")
-    begins = positions(replays.order)[replays.first[cycles.places]]
-    steps, member = steps_from(tl, replays.order, begins)
+    steps, member = steps_from(replays.units, replays.first[cycles.places])
     detail = f"cycles of {cycles.length} graph launch{'' if cycles.length == 1 else 'es'}, from their first replay on"
     return Marking("graph", member, steps, cycles.regularity, detail)
 
 
-def steps_from(tl: Timeline, order: Ints, begins: Ints) -> tuple[pl.DataFrame, npt.NDArray[np.int32]]:
-    """(steps, member) where each step begins at a position of `order` and lasts until the next of its rank."""
-    place = tl.rank_place[order]
-    opened = np.zeros(len(order), bool)
+def steps_from(units: Units, begins: Ints) -> tuple[pl.DataFrame, Codes]:
+    """(steps, member) where each step begins at a unit, by its place in issue order, and lasts until the next."""
+    place = units.place
+    opened = np.zeros(len(units), bool)
     opened[begins] = True
     number = np.cumsum(opened) - 1
-    step_place = place[np.flatnonzero(opened)].astype(np.int64)
+    step_place = place[np.flatnonzero(opened)]
     held = (number >= 0) & (step_place[np.maximum(number, 0)] == place)
-    member = np.full(len(tl), OUTSIDE, np.int32)
-    member[order] = np.where(held, number, OUTSIDE)
-    return blank_steps(step_place), member
+    return blank_steps(step_place), units.to_events(np.where(held, number, OUTSIDE).astype(np.int32))

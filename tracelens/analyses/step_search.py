@@ -175,7 +175,7 @@ def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame
     count = rows.height
     graph_id = _graph_ids(tl, windows.member, count)
     if rows["rung"].null_count():
-        hashes = pl.Series("hash", rung_hashes(tl, windows.member, count), dtype=pl.String)
+        hashes = pl.Series("hash", rung_hashes(tl, windows.member, _alike(rows)), dtype=pl.String)
         common = (
             rows.select("set", "step", "rank")
             .with_columns(hashes)
@@ -200,6 +200,13 @@ def _described(tl: Timeline, windows: Windows, marking: Marking) -> pl.DataFrame
         )
         rows = rows.with_columns(phase=pl.coalesce(pl.col("phase"), guess))
     return rows.with_columns(graph_id=graph_id)
+
+
+def _alike(rows: pl.DataFrame) -> Ints:
+    """Per row the first row of its rank that replayed the same graphs; itself where it replayed none."""
+    at = pl.int_range(pl.len())
+    alike = rows.select(pl.when(pl.col("word").is_null()).then(at).otherwise(at.min().over("place", "word")))
+    return alike.to_series().to_numpy().astype(np.int64)
 
 
 def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:
