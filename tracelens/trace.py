@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
-import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -17,6 +13,8 @@ import polars as pl
 from tracelens.errors import RankError, SelectionError
 from tracelens.frames import Notice
 from tracelens.ingest import discover, raw
+from tracelens.loading import Loaded, Means, connect, open_captures
+from tracelens.memory import bytes_of
 from tracelens.model import build
 from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset, shipped_for
 from tracelens.sqlfiles import queries
@@ -44,7 +42,8 @@ class Options:
         expect_ranks: number of ranks that the job has.
         rules, engine, model: the bucket map; None: the default.
         expect_ms: duration of a step without the profiler; only told, nothing is scaled.
-        threads, memory: limits of DuckDB; None: its own.
+        threads: None: as many as the machine has.
+        memory: limit, e.g. `2GB`; None: half the machine's, at most 4 GB.
         loader: `sqlite` forces the plain reading path.
         use_cache: whether stored loads are used.
     """
@@ -82,17 +81,16 @@ class LoadedTrace:
 
     def __init__(
         self,
-        db: duckdb.DuckDBPyConnection,
-        exports: raw.Exports,
+        loaded: Loaded,
         options: Options,
         ruleset: RuleSet,
         detection: Detection,
     ) -> None:
-        self.db = db
+        self.db: duckdb.DuckDBPyConnection = loaded.db
         self.options = options
         self.ruleset = ruleset
         self.detection = detection
-        self._exports = exports
+        self._loaded = loaded
         self._parts: set[Part] = set()
         self._memo: dict[Hashable, Any] = {}
 
@@ -100,12 +98,7 @@ class LoadedTrace:
         """Loads `launch` or `nvtx`, which not every question needs, unless they are there."""
         if part in self._parts:
             return
-        if part == "launch":
-            raw.load_launches(self._exports, self.db)
-            build.build_launches(self.db)
-        else:
-            raw.load_ranges(self._exports, self.db)
-            build.build_nvtx(self.db)
+        self._loaded.ensure(part)
         self._parts.add(part)
 
     def document(self) -> None:
@@ -148,6 +141,11 @@ class LoadedTrace:
         return sorted(set(self.options.ranks))
 
     @property
+    def remarks(self) -> tuple[Notice, ...]:
+        """What slowed the load down on this machine; it changes no answer, so no answer holds it."""
+        return tuple(self._loaded.remarks)
+
+    @property
     def notices(self) -> tuple[Notice, ...]:
         """What was noticed so far, warnings first."""
         rows = self.db.execute(
@@ -180,14 +178,13 @@ class LoadedTrace:
         fixed = {"rank_map", "expect_ranks", "rules", "engine", "model", "loader", "use_cache"} & set(changes)
         if fixed:
             raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when a capture is loaded")
-        other = type(self)(self.db, self._exports, replace(self.options, **changes), self.ruleset, self.detection)
+        other = type(self)(self._loaded, replace(self.options, **changes), self.ruleset, self.detection)
         other._parts = self._parts
         return other
 
     def close(self) -> None:
         """Gives the files and the memory back."""
-        self._exports.close()
-        self.db.close()
+        self._loaded.close()
 
     def __enter__(self) -> Self:
         return self
@@ -216,30 +213,31 @@ def open_trace(
     options = options or Options()
     chosen = _asked_map(options)
     found = discover.find_captures(list(traces))
-    db = connect(options)
+    loaded = open_captures(found, _means(options), options.rank_map, options.expect_ranks, progress)
     try:
-        exports = raw.load_events(found, db, options.loader, progress)
-        with _closing_on_error(exports):
-            names = build.build_names(db)
-            detection = _detect(db, names)
-            ruleset = chosen or _found_map(options, detection)
-            build.write_kernel_names(db, _classified(names, ruleset))
-            build.build_ranks(db, options.rank_map, options.expect_ranks)
-            build.build_events(db, exports.runs, None)
+        names = build.known_names(loaded.db)
+        detection = _detect(loaded.db, names)
+        ruleset = chosen or _found_map(options, detection)
+        build.write_kernel_names(loaded.db, _classified(names, ruleset))
     except BaseException:
-        db.close()
+        loaded.close()
         raise
-    return kind(db, exports, options, ruleset, detection)
+    return kind(loaded, options, ruleset, detection)
+
+
+def _means(options: Options) -> Means:
+    limit = bytes_of(options.memory) if options.memory is not None else None
+    return Means(options.loader, options.use_cache, options.threads, limit)
 
 
 def empty_trace() -> LoadedTrace:
     """A capture without events: its model tables exist, documented, and hold no rows."""
     options = Options()
-    db = connect(options)
-    exports = raw.load_events([], db)
+    db = connect(_means(options))
+    loaded = Loaded(db, raw.load_events([], db))
     build.write_kernel_names(db, _classified(build.build_names(db), load_ruleset()))
     build.build_empty(db)
-    return LoadedTrace(db, exports, options, load_ruleset(), detect_engine([], [], []))
+    return LoadedTrace(loaded, options, load_ruleset(), detect_engine([], [], []))
 
 
 def _asked_map(options: Options) -> RuleSet | None:
@@ -257,25 +255,6 @@ def _found_map(options: Options, detection: Detection) -> RuleSet:
 def _detect(db: duckdb.DuckDBPyConnection, names: list[str]) -> Detection:
     words = db.execute("SELECT words FROM raw_export WHERE words IS NOT NULL ORDER BY export").fetchall()
     return detect_engine([], names, [word for (listed,) in words for word in listed.split(",")])
-
-
-def connect(options: Options) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB that downloads nothing, reads no file by itself, and keeps to the given limits."""
-    db = duckdb.connect()
-    db.execute(
-        "SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET enable_progress_bar = false"
-    )
-    db.execute("SET python_enable_replacements = false")
-    # What does not fit into memory goes to a folder of our own, which DuckDB makes when needed and removes at the end;
-    # its default lies in the current directory.
-    spill = Path(tempfile.gettempdir()) / f"tracelens-{os.getpid()}-{secrets.token_hex(8)}"
-    db.execute("SET temp_directory = ?", [str(spill)])
-    db.execute("SET TimeZone = 'UTC'")
-    if options.threads:
-        db.execute("SET threads = ?", [options.threads])
-    if options.memory:
-        db.execute("SET memory_limit = ?", [options.memory])
-    return db
 
 
 def _classified(names: list[str], ruleset: RuleSet) -> pl.DataFrame:
@@ -327,15 +306,6 @@ def _spans(ranks: list[int]) -> str:
         else:
             parts.append([rank])
     return "ranks " + ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-@contextlib.contextmanager
-def _closing_on_error(exports: raw.Exports) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        exports.close()
-        raise
 
 
 def no_events(what: str) -> SelectionError:

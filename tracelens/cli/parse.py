@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 from tracelens.errors import UsageError
+from tracelens.memory import bytes_of, default_bytes
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _MOST_RANKS = 65_536
 _RANKS_END = 1 << 20
-_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_LEAST_MEMORY = 64 * 10**6
 
 
 def ranks(text: str) -> tuple[int, ...]:
@@ -110,14 +110,13 @@ def _rank_map_file(path: Path) -> list[str]:
 
 
 def memory(text: str | None) -> str:
-    """A memory limit as DuckDB reads it; by default half the machine's, at most 4 GB."""
+    """A memory limit; by default half the machine's, at most 4 GB."""
     if text is None:
-        try:
-            whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (ValueError, OSError):
-            whole = 8 * 10**9
-        return f"{min(whole // 2, 4 * 10**9)}B"
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None or float(match.group(1)) * _SIZES[match.group(2).upper()] < 64 * 10**6:
+        return f"{default_bytes()}B"
+    try:
+        limit = bytes_of(text)
+    except ValueError:
+        limit = 0
+    if limit < _LEAST_MEMORY:
         raise UsageError(f"--memory {text!r} is not a size of at least 64MB", "Give it as 4GB or 800MB.")
-    return f"{int(float(match.group(1)) * _SIZES[match.group(2).upper()])}B"
+    return f"{limit}B"

@@ -45,6 +45,10 @@ _FARTHEST_NS = 2**52
 _SLICE_ROWS = 1 << 20
 
 
+class ScratchError(OSError):
+    """What does not fit into memory could not be written; the captures are not to blame."""
+
+
 @dataclass
 class _OnDisk:
     """A column that was moved to the spill file."""
@@ -82,7 +86,7 @@ class EventRuns:
     """The events of every export, by place.
 
     Args:
-        budget_bytes: how much of them stays in memory.
+        budget_bytes: how much of them stays in memory; None: all.
         spill_folder: where the rest lies; None: in the system's folder for such files.
 
     Attributes:
@@ -90,7 +94,7 @@ class EventRuns:
         row_count: events of all places.
     """
 
-    def __init__(self, budget_bytes: int = 1 << 30, spill_folder: Path | None = None) -> None:
+    def __init__(self, budget_bytes: int | None = None, spill_folder: Path | None = None) -> None:
         self.spilled_bytes = 0
         self.row_count = 0
         self._budget_bytes = budget_bytes
@@ -173,8 +177,11 @@ class EventRuns:
             self._chunks.setdefault((self._export, *place), []).append(chunk)
             self._held_bytes += _size(chunk)
             self.row_count += chunk.rows
-        if self._held_bytes > self._budget_bytes:
-            self._move_out()
+        if self._budget_bytes is not None and self._held_bytes > self._budget_bytes:
+            try:
+                self._move_out()
+            except OSError as error:
+                raise ScratchError(*error.args) from error
 
     def _take_column(
         self,
@@ -416,7 +423,7 @@ class EventRuns:
         while len(view):
             got = os.preadv(self._spill, [view], offset)
             if got <= 0:
-                raise OSError("the file of spilled events ends early")
+                raise ScratchError("the file of spilled events ends early")
             view, offset = view[got:], offset + got
         return np.frombuffer(data, stored.dtype)
 

@@ -152,9 +152,15 @@ def _read_clocks(source: Source, meta: Metadata, pairs: dict[str, str]) -> None:
         if (pairs.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower() in ("true", "1"):
             meta.shift_ns += meta.start_utc_ns or 0
         meta.shift_ns += _shift(meta, pairs.get("EXPORT_PARAM_TIME_SHIFT") or "0")
-    if {"name", "value"} <= set(source.columns("TARGET_INFO_SYSTEM_ENV")):
-        names = source.select("TARGET_INFO_SYSTEM_ENV", ("value",), "name = 'Hostname' AND value IS NOT NULL")
-        meta.hostname = written(names[0][0]) if names else None
+    meta.hostname = read_hostname(source)
+
+
+def read_hostname(source: Source) -> str | None:
+    """Name of the machine that was captured."""
+    if not {"name", "value"} <= set(source.columns("TARGET_INFO_SYSTEM_ENV")):
+        return None
+    names = source.select("TARGET_INFO_SYSTEM_ENV", ("value",), "name = 'Hostname' AND value IS NOT NULL")
+    return written(names[0][0]) if names else None
 
 
 def _shift(meta: Metadata, text: str) -> int:

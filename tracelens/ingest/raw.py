@@ -15,7 +15,7 @@ from tracelens.ingest.discover import Found
 from tracelens.ingest.event_runs import EventRuns
 from tracelens.ingest.event_tables import Progress, load_event_tables
 from tracelens.ingest.integers import find_column, load_strings, notice, read_integers, unusable
-from tracelens.ingest.metadata import Metadata, read_metadata
+from tracelens.ingest.metadata import read_hostname, read_metadata
 from tracelens.ingest.nvtx import load_nvtx
 from tracelens.ingest.readers import Loader
 from tracelens.ingest.sources import Source, open_source
@@ -37,15 +37,20 @@ class Exports:
     Attributes:
         found: the files, in the order that numbers the exports.
         runs: their events, until the model takes them.
-        metadata: one per file.
+        shifts_ns: per file, what the exporter added to every time.
     """
 
     found: list[Found]
     loader: Loader = "auto"
     runs: EventRuns = field(default_factory=EventRuns)
-    metadata: list[Metadata] = field(default_factory=list)
+    shifts_ns: list[int] = field(default_factory=list)
     _open: dict[int, Source] = field(default_factory=dict)
     _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> list[str]:
+        """The files' names, as they were typed."""
+        return [one.shown for one in self.found]
 
     @contextlib.contextmanager
     def reading(self, number: int) -> Iterator[Source]:
@@ -113,9 +118,31 @@ def load_events(
         for number, one in enumerate(found):
             with exports.reading(number) as source:
                 meta = read_metadata(source, one)
-                exports.metadata.append(meta)
+                exports.shifts_ns.append(meta.shift_ns)
                 meta.insert(db, number)
                 load_event_tables(source, db, number, meta.shift_ns, meta.session_ns, exports.runs, progress)
+    except BaseException:
+        exports.close()
+        raise
+    return exports
+
+
+def reopen(found: list[Found], db: duckdb.DuckDBPyConnection, loader: Loader = "auto") -> Exports:
+    """The exports of a stored load, whose raw tables are there already; host names, which are not stored, are read.
+
+    Raises:
+        InputError: a file cannot be opened any more.
+    """
+    exports = Exports(found, loader)
+    try:
+        exports.shifts_ns = [
+            int(one) for (one,) in db.execute("SELECT shift_ns FROM raw_export ORDER BY export").fetchall()
+        ]
+        for number in range(len(found)):
+            with exports.reading(number) as source:
+                hostname = read_hostname(source)
+            for table in ("raw_export", "export"):
+                db.execute(f"UPDATE {table} SET hostname = ? WHERE export = ?", [hostname, number])  # noqa: S608
     except BaseException:
         exports.close()
         raise
@@ -129,7 +156,7 @@ def load_launches(exports: Exports, db: duckdb.DuckDBPyConnection) -> None:
         with exports.reading(number) as source:
             for table in (nsys.RUNTIME, nsys.DRIVER):
                 if source.columns(table):
-                    _load_call_table(source, db, number, table, exports.metadata[number].shift_ns)
+                    _load_call_table(source, db, number, table, exports.shifts_ns[number])
             load_strings(source, db, number, "raw_launch")
 
 
@@ -156,4 +183,4 @@ def load_ranges(exports: Exports, db: duckdb.DuckDBPyConnection) -> None:
     db.execute(_SQL["create_nvtx"])
     for number in range(len(exports.found)):
         with exports.reading(number) as source:
-            load_nvtx(source, db, number, exports.metadata[number].shift_ns)
+            load_nvtx(source, db, number, exports.shifts_ns[number])

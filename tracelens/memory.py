@@ -1,0 +1,32 @@
+"""How much memory may be used."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", re.IGNORECASE)
+_MOST_BYTES = 4 * 10**9
+_UNKNOWN_BYTES = 8 * 10**9
+
+
+def default_bytes() -> int:
+    """Half the machine's memory, at most 4 GB."""
+    try:
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        whole = _UNKNOWN_BYTES
+    return min(whole // 2, _MOST_BYTES)
+
+
+def bytes_of(text: str) -> int:
+    """`800MB`, `4G` or `1000000` as bytes; units are powers of 1000.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no size of memory, like 4GB or 800MB")
+    return int(float(match.group(1)) * _SIZES[match.group(2).upper()])
