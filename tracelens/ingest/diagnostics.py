@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tracelens.ingest import nsys
 from tracelens.ingest.sources import Source
+from tracelens.ingest.values import whole
+from tracelens.units import format_ns
 
 #: A row of raw_notice: code, severity, message, hint, count.
 Told = tuple[str, str, str, str, int | None]
@@ -12,6 +14,31 @@ _MISSING_EVENTS = ("incomplete", "not all", "dropped", "lost", "missing", "overf
 
 
 def read_diagnostics(source: Source) -> list[Told]:
+    """What nsys left about itself: warnings and errors, and the time that it took."""
+    return _messages(source) + _activity(source)
+
+
+def _activity(source: Source) -> list[Told]:
+    """How long the profiler itself was at work; its stretches may overlap, so they are summed, not taken off anything."""
+    if not {"start", "end"} <= set(source.columns("PROFILER_OVERHEAD")):
+        return []
+    times = [(whole(start), whole(end)) for start, end in source.select("PROFILER_OVERHEAD", ("start", "end"))]
+    lengths = [end - start for start, end in times if start is not None and end is not None and end > start]
+    if not lengths:
+        return []
+    return [
+        (
+            "profiler-activity",
+            "info",
+            f"{source.shown}: the profiler itself was at work {len(lengths)} times, {format_ns(sum(lengths))} in all: "
+            "that can show as gaps, and slows down no kernel",
+            "",
+            len(lengths),
+        )
+    ]
+
+
+def _messages(source: Source) -> list[Told]:
     """Counts of warnings and errors that nsys left; their texts hold paths and users, so they are told in our words."""
     if not {"severity", "text"} <= set(source.columns("DIAGNOSTIC_EVENT")):
         return []
