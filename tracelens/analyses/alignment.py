@@ -158,6 +158,8 @@ def align_operations(
     shifted = [replace(rank, epoch_ns=int(epoch[index])) for index, rank in enumerate(ranks)]
     grouping = group_parts(shifted, parts, trust=wanted == "trust")
     instances = [_instances(parts, communicator, grouping) for communicator in grouping.communicators]
+    for part in parts:
+        part.track.forget()
     placed: list[Placed] = []
     sets: list[ClockSet] = []
     final: list[Clock] = list(grouping.clocks)

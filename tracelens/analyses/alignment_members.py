@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.alignment_operations import Operations
@@ -137,58 +139,58 @@ def member_frame(
         if len(good):
             accepted[good] = True
             _waits(good, arrival, aligned_end, figures, is_last, last_known, one.resolution_ns)
-    for rows in (np.flatnonzero(accepted & ~timed),):
-        accepted[rows] = False
-    frame = pl.DataFrame(
-        {
-            "rank": np.array([rank.rank for rank in ranks], dtype=np.int32)[operations.owner],
-            "family": operations.family,
-            "name_id": operations.name_id,
-            "shape": operations.shape,
-            "stream": operations.stream,
-            "start_ns": operations.start,
-            "end_ns": operations.end,
-            "arrival_ns": arrival,
-            "aligned_end_ns": aligned_end,
-            "event_id": operations.event_id,
-            "last_event_id": operations.last_event_id,
-            "message_bytes": operations.message_bytes,
-            "is_last": is_last,
-            "accepted": accepted,
-            "reason": reason,
-            "timed": timed,
-            "in_instance": in_instance,
-            "last_known": last_known,
-            **figures,
-        }
-    )
-    names = pl.DataFrame(
-        {
-            "family": np.arange(len(operations.families), dtype=np.int64),
-            "operation": [f[0] for f in operations.families],
-            "implementation": [f[1] for f in operations.families],
-        },
-        schema={"family": pl.Int64, "operation": pl.String, "implementation": pl.String},
-    )
-    texts = pl.DataFrame(
-        {"reason": np.arange(len(reasons), dtype=np.int64), "set_aside_reason": reasons},
-        schema={"reason": pl.Int64, "set_aside_reason": pl.String},
-    )
-    return (
-        frame.join(names, on="family", how="left", maintain_order="left")
-        .join(texts, on="reason", how="left", maintain_order="left")
-        .with_columns(
-            [pl.when("in_instance").then(pl.col(c)).alias(c) for c in ("communicator", "instance", "position")]
-            + [pl.when("timed").then(pl.col(c)).alias(c) for c in ("arrival_ns", "aligned_end_ns")]
-            + [pl.when("accepted").then(pl.col(c)).alias(c) for c in _TIMES]
-            + [
-                pl.when(pl.col("accepted") & pl.col("last_known")).then(pl.col("is_last")).alias("is_last"),
-                pl.when(pl.col("message_bytes") >= 0).then(pl.col("message_bytes")).alias("message_bytes"),
-            ]
+    accepted &= timed
+    rank = np.array([one.rank for one in ranks], dtype=np.int32)[operations.owner]
+    last = np.iinfo(np.int64).max
+    order = np.lexsort(
+        (
+            operations.event_id,
+            rank,
+            np.where(in_instance, figures["instance"], last),
+            np.where(in_instance, figures["communicator"], last),
         )
-        .select(pl.col(name).cast(dtype) for name, dtype in MEMBER_COLUMNS.items())
-        .sort("communicator", "instance", "rank", "event_id", nulls_last=True)
     )
+    operation, implementation = (
+        pl.Series([family[k] for family in operations.families], dtype=pl.String).gather(operations.family[order])
+        if operations.families
+        else pl.Series([], dtype=pl.String)
+        for k in (0, 1)
+    )
+    result = _Table(order)
+    for name in ("communicator", "instance", "position"):
+        result.put(name, figures.pop(name), in_instance)
+    result.put("rank", rank)
+    result.columns["operation"], result.columns["implementation"] = operation, implementation
+    for name in ("name_id", "shape", "stream"):
+        result.put(name, getattr(operations, name))
+    result.put("start_ns", operations.start)
+    result.put("end_ns", operations.end)
+    result.put("arrival_ns", arrival, timed)
+    result.put("aligned_end_ns", aligned_end, timed)
+    for name in _TIMES:
+        result.put(name, figures.pop(name), accepted)
+    result.put("is_last", is_last, accepted & last_known)
+    result.put("accepted", accepted)
+    result.columns["set_aside_reason"] = pl.Series(reasons, dtype=pl.String).gather(reason[order])
+    result.put("event_id", operations.event_id)
+    result.put("last_event_id", operations.last_event_id)
+    result.put("message_bytes", operations.message_bytes, operations.message_bytes >= 0)
+    return pl.DataFrame({name: result.columns[name] for name in MEMBER_COLUMNS})
+
+
+class _Table:
+    """Columns of `MEMBER_COLUMNS`, each put in order at once so that no second copy of the whole is ever held."""
+
+    def __init__(self, order: Ints) -> None:
+        self._order = order
+        self.columns: dict[str, pl.Series] = {}
+
+    def put(self, name: str, values: npt.NDArray[Any], valid: Bools | None = None) -> None:
+        """One column, null where not `valid`."""
+        series = pl.Series(name, values[self._order]).cast(MEMBER_COLUMNS[name])
+        if valid is not None and not bool(valid.all()):
+            series = pl.select(pl.when(pl.Series(valid[self._order])).then(series).alias(name)).to_series()
+        self.columns[name] = series
 
 
 _TIMES = ("wait_ns", "transfer_ns", "transfer_min_ns", "completion_ns", "skew_ns")

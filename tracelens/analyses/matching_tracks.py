@@ -63,6 +63,10 @@ class Track:
         """The same sequence, ready for look-ups."""
         return Axis(self)
 
+    def forget(self) -> None:
+        """Give back the memory of `axis`."""
+        self.__dict__.pop("axis", None)
+
 
 class Axis:
     """A track counted from its first end, to look nearest ends up in: one sorted axis for all keys.
