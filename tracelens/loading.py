@@ -217,6 +217,7 @@ class _Reading:
         self._found, self._means, self._progress = found, means, progress
         self._rank_map, self._expected, self._base = rank_map, expected, base
         self._load: cache.Load | None = None
+        self._event_count = 0
 
     def run(self) -> Loaded:
         """Reads everything.
@@ -246,6 +247,7 @@ class _Reading:
             try:
                 build.build_names(db)
                 build.build_ranks(db, self._rank_map, self._expected)
+                self._event_count = runs.row_count
                 remarks = [_spilled(runs.spilled_bytes)] if runs.spilled_bytes else []
                 self._order(db, runs, folder if runs.row_count > _FEW_EVENTS else None)
             except BaseException:
@@ -274,12 +276,17 @@ class _Reading:
             return
         try:
             shown = [one.shown for one in self._found]
-            stored = cache_tables.save_tables(loaded.db, self._load, shown) and self._load.publish(key, {})
+            about = {"event_count": self._event_count, "rank_count": self._rank_count(loaded.db)}
+            stored = cache_tables.save_tables(loaded.db, self._load, shown) and self._load.publish(key, about)
         except OSError as error:
             loaded.remarks.append(_not_stored(error))
             return
         if stored:
             _open_events(loaded.db, self._load)
+
+    @staticmethod
+    def _rank_count(db: duckdb.DuckDBPyConnection) -> int:
+        return int(db.execute("SELECT count(*) FROM rank").fetchall()[0][0])
 
 
 def _not_stored(error: OSError) -> Notice:

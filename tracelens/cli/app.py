@@ -31,6 +31,7 @@ COMMANDS = {
     "rules": "rules",
     "simulate": "simulate",
     "scaling": "scaling",
+    "cache": "cache",
 }
 
 

@@ -62,7 +62,14 @@ class Asked:
         from tracelens.cli.progress import on_terminal
 
         with on_terminal() as progress:
-            return load(traces if traces is not None else self.traces, progress=progress, **self.options)
+            trace = load(traces if traces is not None else self.traces, progress=progress, **self.options)
+        if trace.remarks:  # of this machine, not of the capture: no answer holds them
+            import sys
+
+            from tracelens.views.terminal import notices
+
+            notices(trace.remarks, sys.stderr)
+        return trace
 
 
 def _trace_options(

@@ -38,6 +38,7 @@ SPILL = ".tracelens-spill-"
 _DEFAULT_GB = 20.0
 _SAMPLES, _SAMPLE_BYTES = 64, 4096
 _READ_BYTES = 1 << 22
+_OURS = (_DRAFT, _GONE, SPILL)
 #: A draft without a lock file is one that was only just begun, unless it is this old.
 _ABANDONED_S = 3600
 #: DuckDB's folders have no lock: those that nobody wrote to for so long are left over.
@@ -116,12 +117,14 @@ class Stored:
         size_bytes: on disk.
         used_s: when it was last used, s since 1970.
         in_use: whether a process holds it now.
+        about: what it was told of its content.
     """
 
     key: str
     size_bytes: int
     used_s: float
     in_use: bool
+    about: Mapping[str, Any]
 
 
 @dataclass
@@ -218,6 +221,7 @@ def draft(base: Path) -> Load:
         OSError: nothing can be written there.
     """
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _remove_abandoned(base)
     folder = base / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700)
     try:
@@ -245,7 +249,8 @@ def stored() -> list[Stored]:
         lock = _lock(folder, fcntl.LOCK_EX)
         if lock is not None:
             os.close(lock)
-        found.append(Stored(folder.name, size, used_s, lock is None))
+        about = (_read_json(folder / _MANIFEST) or {}).get("about") or {}
+        found.append(Stored(folder.name, size, used_s, lock is None, about))
     return sorted(found, key=lambda one: (one.used_s, one.key))
 
 
@@ -256,13 +261,12 @@ def clear() -> tuple[int, int]:
         base = root()
         if base is not None and _remove(base / one.key):
             count, size = count + 1, size + one.size_bytes
-    _remove_abandoned()
+    _remove_abandoned(root())
     return count, size
 
 
 def trim() -> None:
-    """Removes the loads that were longest unused until the rest keeps to the limit, and what killed processes left."""
-    _remove_abandoned()
+    """Removes the loads that were longest unused until the rest keeps to the limit."""
     base = root()
     everything = stored()
     total = sum(one.size_bytes for one in everything)
@@ -283,16 +287,17 @@ def _folders(base: Path | None) -> Iterator[Path]:
     yield from (one for one in listed if one.is_dir() and not one.is_symlink())
 
 
-def _remove_abandoned() -> None:
-    """Removes drafts whose process is gone, and what is left of removals."""
-    for folder in _folders(root()):
-        if folder.name.startswith(_GONE):
-            shutil.rmtree(folder, ignore_errors=True)
-        elif folder.name.startswith((_DRAFT, SPILL)):
+def _remove_abandoned(base: Path | None) -> None:
+    """Removes drafts of ours whose process is gone, and what is left of removals."""
+    for folder in _folders(base):
+        with contextlib.suppress(OSError):  # another process may be at the same
+            if not folder.name.startswith(_OURS) or folder.stat().st_uid != os.getuid():
+                continue
             patience_s = _SPILL_ABANDONED_S if folder.name.startswith(SPILL) else _ABANDONED_S
-            with contextlib.suppress(OSError):
-                if (folder / _USED).exists() or time.time() - folder.stat().st_mtime > patience_s:
-                    _remove(folder)
+            if folder.name.startswith(_GONE):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif (folder / _USED).exists() or time.time() - folder.stat().st_mtime > patience_s:
+                _remove(folder)
 
 
 def _lock(folder: Path, kind: int) -> int | None:
