@@ -10,6 +10,7 @@ import pyarrow as pa
 from tracelens.ingest import nsys
 from tracelens.ingest.readers import ReadReport
 from tracelens.ingest.sources import Source, strings
+from tracelens.ingest.streams import incoming
 
 _TIMES = ("start_ns", "end_ns")
 
@@ -85,7 +86,6 @@ def insert(
 ) -> None:
     """Appends Arrow batches of int64 to a raw table; times lose the exporter's shift."""
     schema = pa.schema([(name, pa.int64()) for name in names])
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
     target_columns = [
         row[0]
         for row in db.execute(
@@ -104,12 +104,8 @@ def insert(
             picked.append(undone if column in _TIMES and shift_ns else column)
         else:
             picked.append("NULL")
-    db.register("incoming", reader)
-    try:
+    with incoming(db, schema, batches):
         db.execute(f"INSERT INTO {target} SELECT {', '.join(picked)} FROM incoming")  # noqa: S608 - our own names
-    finally:
-        db.unregister("incoming")
-        reader.close()
 
 
 def load_strings(

@@ -16,6 +16,7 @@ from tracelens.ingest import nsys
 from tracelens.ingest.payload import COMMUNICATOR, MESSAGE_BYTES, Layout, as_bytes, decode_json, read_layout
 from tracelens.ingest.readers import ReadReport
 from tracelens.ingest.sources import Source, strings
+from tracelens.ingest.streams import incoming
 from tracelens.ingest.values import as_int64, as_text, whole, written
 from tracelens.sqlfiles import queries
 
@@ -53,14 +54,9 @@ def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_
     where = f"{kinds} AND (text IS NULL OR NOT {_OPERATOR})" if "text" in columns else kinds
     batches, report = source.texts(nsys.NVTX, wanted, where, blobs=("binaryData",))
     layout = read_layout(source)
-    reader = pa.RecordBatchReader.from_batches(_SCHEMA, (_plain(batch, wanted, layout, report) for batch in batches))
     db.execute(_SQL["create"])
-    db.register("incoming", reader)
-    try:
+    with incoming(db, _SCHEMA, (_plain(batch, wanted, layout, report) for batch in batches)):
         db.execute(_SQL["stage"])
-    finally:
-        db.unregister("incoming")
-        reader.close()
     _name_texts(source, db)
     _name_domains(source, db, columns)
     kept = db.execute(_SQL["keep"], {"export": number, "shift_ns": shift_ns}).fetchall()[0][0]

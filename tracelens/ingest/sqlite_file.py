@@ -163,6 +163,8 @@ class SqliteFile:
             yield
         except sqlite3.Error as error:
             raise self.damaged(printable(str(error))) from error
+        except UnicodeDecodeError as error:  # SQLite quotes the schema in its message, and Python cannot decode it
+            raise self.damaged("its schema cannot be read") from error
 
     def damaged(self, what: str) -> DamagedError:
         """The error for a file whose content contradicts itself."""
