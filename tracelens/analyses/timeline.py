@@ -155,14 +155,18 @@ class Timeline:
         return self._column("graphs", missing=-1)
 
     def _column(self, query: str, missing: int) -> Ints:
-        ids = np.empty(len(self), np.int64)
         values = np.empty(len(self), np.int64)
+        in_order = True
         for low, frame in _batches(self.trace, query):
-            part = slice(low, low + frame.height)
-            ids[part] = frame.to_series(0).to_numpy()
-            values[part] = frame.to_series(1).fill_null(missing).to_numpy()
-        order = _order_of(ids)
-        return values if order is None else values[order]
+            high = low + frame.height
+            ids = frame.to_series(0)
+            in_order &= ids[0] == self.event_id[low] and ids[-1] == self.event_id[high - 1]
+            values[low:high] = frame.to_series(1).fill_null(missing).to_numpy()
+        if in_order:
+            return values
+        every = self.trace.rows(_SQL, query, ranks=self.trace.ranks)
+        result: Ints = every.sort("event_id").to_series(1).fill_null(missing).to_numpy().astype(np.int64)
+        return result
 
     @cached_property
     def copies(self) -> tuple[Ints, npt.NDArray[np.int8]]:
@@ -341,7 +345,8 @@ def _batches(trace: LoadedTrace, query: str) -> Iterator[tuple[int, pl.DataFrame
         frame = pl.from_arrow(batch)
         if not isinstance(frame, pl.DataFrame):
             raise TypeError(f"{query} is no table")
-        yield low, frame
+        if frame.height:
+            yield low, frame
         low += frame.height
 
 
