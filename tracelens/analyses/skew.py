@@ -251,6 +251,10 @@ def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
 def _nothing(known: Context) -> str:
     ranks = known.trace.ranks
     if len(ranks) == 1:
+        if known.members.is_empty():
+            return (
+                f"Only rank {ranks[0]} is here, and it runs no collectives: nothing shows it waiting for another rank."
+            )
         return (
             f"Only rank {ranks[0]} is here: its collectives' durations include waiting for ranks that are not, so who "
             "waits for whom cannot be told."
