@@ -34,6 +34,8 @@ COMMANDS = {
     "cache": "cache",
 }
 
+_INTERRUPTED = 130
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -86,6 +88,8 @@ def invoke(arguments: list[str]) -> int:
         code = command.main(arguments, prog_name="tracelens", standalone_mode=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error
+    except SystemExit as error:  # what typer makes of a reader that left
+        raise BrokenPipeError from error
     except typer.Exit as error:
         return error.exit_code
     except Exception as error:
@@ -98,4 +102,6 @@ def invoke(arguments: list[str]) -> int:
         if not message:  # no arguments: the help was printed
             return 2
         raise UsageError(message, f"See: {path} --help") from error
+    if code == _INTERRUPTED:  # what typer makes of ctrl-C
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
