@@ -353,6 +353,41 @@ def test_eager_prefill_between_replays_is_its_own_step(tmp_path: Path) -> None:
         assert table["kernel_count"].to_list() == [6, 6, 9] + [6] * 6
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_ranks_that_read_nothing_back_follow_those_that_do(tmp_path: Path, pieces: int) -> None:
+    """Rank 0 samples and reads back; rank 1 only replays."""
+    rows: list[Any] = []
+    for rank in range(2):
+        where = {"pid": 1000 + rank, "device": rank}
+        for step in range(12):
+            at = 1000 * step
+            rows += [copy("H2D", at, at + 2, at - 9, **where)]
+            for piece in range(pieces):
+                names = [NORM, GEMM] * (1 + (piece > 0)) + [NORM] * (piece == 2)
+                start = at + 20 + 100 * piece
+                rows += replay(100 + 10 * step + piece, start, names, launch=start - 16, **where)
+            if rank == 0:
+                rows += [
+                    kernel(SAMPLE, at + 400, at + 410, at + 300, **where),
+                    copy("D2H", at + 411, at + 415, at + 310, **where),
+                ]
+    with load(rows, tmp_path) as trace:
+        table = find_steps(trace).table
+        assert find_steps(trace).facts["marker"] == "graph"
+        assert table.group_by("rank").len().sort("rank").rows() == [(0, 12), (1, 12)]
+        for rank in range(2):
+            assert table.filter(pl.col("rank") == rank)["edge_ns"].to_list() == [1000 * US * step for step in range(12)]
+
+
+def test_some_ranks_can_be_looked_at_alone(tmp_path: Path) -> None:
+    paths = write(simulate(CaptureSpec(steps=12)), tmp_path, truth=False)
+    with open_trace([str(path) for path in paths]) as trace:
+        every = steps(trace).steps
+        two = steps(trace.with_options(ranks=(1, 3))).steps
+        columns = ["rank", "step", "step_ns", "busy_ns", "gap_ns", "kernel_count", "collective_count"]
+        assert two.select(columns).equals(every.filter(pl.col("rank").is_in([1, 3])).select(columns))
+
+
 def test_graph_rungs_are_kept_apart(tmp_path: Path) -> None:
     """Three graphs in turn whose matrix products have one shape; their small kernels grow with the batch."""
     rows: list[Any] = []

@@ -32,6 +32,10 @@ def by_replay(tl: Timeline) -> Marking:
     by_copy = _cut(replays, marks, marks.read_back, "read-back")
     by_sample = _cut(replays, marks, marks.sampling, "sampling group")
     best = _better(by_copy, by_sample)
+    silent = _silent_ranks(best, replays)
+    if best.regularity >= _FITS and len(silent):
+        closes = (marks.read_back if best is by_copy else marks.sampling) | _borrowed(best, replays, silent)
+        best = _cut(replays, marks, closes, "read-back of one rank")
     if best.regularity < _FITS:
         cycle = _by_first_replay(tl, replays)
         if cycle.regularity > best.regularity:
@@ -132,6 +136,35 @@ def _better(by_copy: _Cut, by_sample: _Cut) -> _Cut:
     if by_copy.steps >= 1.5 * by_sample.steps:
         return by_sample
     return by_copy
+
+
+def _silent_ranks(cut: _Cut, replays: Replays) -> Ints:
+    """Places of ranks that replay as the others do and close next to nothing: only some ranks read tokens back."""
+    ranks = int(replays.place.max()) + 1
+    launches = np.bincount(replays.place, minlength=ranks)
+    steps = np.bincount(cut.segments.place, minlength=ranks)
+    share = steps / np.maximum(launches, 1)
+    result: Ints = np.flatnonzero((launches > 1) & (share < 0.5 * share.max(initial=0.0)))
+    return result
+
+
+def _borrowed(cut: _Cut, replays: Replays, silent: Ints) -> Flags:
+    """Closings for ranks without any: before each graph that begins a cycle, and nothing but that, on the others."""
+    step = cut.segments.replay_step
+    told = np.flatnonzero((step >= 0) & ~np.isin(replays.place, silent))
+    first = told[np.concatenate([np.ones(min(len(told), 1), bool), step[told][1:] != step[told][:-1]])]
+    # The first cycle of a capture may begin anywhere.
+    first = first[1:]
+    kinds, begins = np.unique(replays.signature[first], return_counts=True)
+    every, count = np.unique(replays.signature[told], return_counts=True)
+    total = count[np.searchsorted(every, kinds)]
+    opening = kinds[begins >= 0.9 * total]
+    at = np.flatnonzero(np.isin(replays.place, silent) & np.isin(replays.signature, opening))
+    at = at[at > 0]
+    at = at[replays.place[at] == replays.place[at - 1]]
+    closes = np.zeros(len(replays.units), bool)
+    closes[replays.last[at - 1]] = True
+    return closes
 
 
 def _by_first_replay(tl: Timeline, replays: Replays) -> Marking:
