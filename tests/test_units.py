@@ -61,3 +61,8 @@ def test_single_figures() -> None:
     assert units.format_frac(0.032) == "3.2 %"
     assert units.format_frac(None) == "-"
     assert units.format_count(1234) == "1,234"
+
+
+def test_what_is_counted_is_one_or_several() -> None:
+    assert [units.plural(count, "step") for count in (0, 1, 2, 1024)] == ["0 steps", "1 step", "2 steps", "1,024 steps"]
+    assert units.plural(2, "class", "classes") == "2 classes"

@@ -67,7 +67,7 @@ def test_nothing_is_left_over_when_the_capture_is_the_measurement(traced: Traced
     def closed(step: TracedStep) -> TracedStep:
         total = sum(step.compute_ns.values()) + sum(step.gaps_ns.values())
         total += sum(group.wait_ns + group.transfer_ns for group in step.collectives)
-        return TracedStep(step.tp, total, 10, 1, step.compute_ns, step.gaps_ns, 0.0, step.collectives)
+        return TracedStep(step.tp, total, 10, 1, step.compute_ns, step.gaps_ns, collectives=step.collectives)
 
     traced, one = closed(traced), closed(TracedStep(1, 0, 10, 1, one.compute_ns, one.gaps_ns))
     predicted = Prediction(one.step_ns, 5000, 1000, 64, one.step_ns / 8 + 64 * 5000 + 1000)
@@ -86,7 +86,7 @@ def test_a_residual_by_hand() -> None:
         TracedCollective("all_reduce", "nccl", 8192, 65, 100, 390, 6),
         TracedCollective("all_gather", "nccl", None, 1, 0, 9, 9),
     ]
-    traced = TracedStep(2, 1479, 10, 1, {"gemm": 900}, {"host_late": 80}, 80, groups)
+    traced = TracedStep(2, 1479, 10, 1, {"gemm": 900}, {"host_late": 80}, collectives=groups)
     one = TracedStep(1, 2000, 10, 1, {"gemm": 1700}, {"host_late": 60, "in_graph": 240})
     parts = attribute(1500, Prediction(2000, 5, 0, 64, 1320), traced, one)
     assert parts == {
@@ -106,6 +106,8 @@ def test_labels_and_names() -> None:
     assert part_name("transfer_nccl_256KiB") == "transfer of nccl at 256KiB above the reference"
     assert part_name("gap_host_late") == "gaps (host_late)"
     assert part_name("compute_gemm") == "gemm slower than 1/p"
+    assert part_name("compute_gemm", -135_000) == "gemm faster than 1/p"
+    assert part_name("transfer_nccl_256KiB", -1) == "transfer of nccl at 256KiB below the reference"
 
 
 def test_no_switch_no_sentence() -> None:

@@ -62,7 +62,8 @@ def capture(
         collectives.append(TracedCollective("all_gather", "nccl", None, 1, 0, gather_us * 1e3, gather_us * 1e3))
     step_ns = sum(compute.values()) + sum(gaps.values())
     step_ns += sum(one.wait_ns + one.transfer_ns for one in collectives)
-    return TracedStep(tp, step_ns, 200, tokens, compute, gaps, host_us * 1e3, collectives)
+    skew_ns, late_host_ns = wait_us * tp / (tp - 1) * 1e3 if tp > 1 else None, host_us * 1e3
+    return TracedStep(tp, step_ns, 200, tokens, compute, gaps, skew_ns, late_host_ns, collectives)
 
 
 def row(result: ScalingResult, tp: int) -> dict[str, object]:
@@ -311,13 +312,13 @@ def test_without_a_shape_there_are_points_only() -> None:
 
 
 def test_what_if() -> None:
-    """100 calls of 20 us brought to 5 us save 1.5 ms; without skew 300 us; without late hosts 40 us."""
+    """100 calls of 20 us brought to 5 us save 1.5 ms; without skew 300 us of the mean over ranks are 343 of the step; without late hosts 40 us."""
     shape = ModelShape("custom", 50, 4096)
     points = [SweepPoint(tp, [], capture(tp, calls=100, lambda_us=20, wait_us=300, host_us=40)) for tp in (2, 4, 8)]
     question = Question(shape, bytes_t1_us=T1_US, what_if=("lambda=5", "no-skew", "no-host-gaps"))
     answers = scaling(points, question).what_if.filter(pl.col("tp") == 8)
     saved = dict(answers.select("change", "saved_us").iter_rows())
-    assert saved == pytest.approx({"lambda=5": 1500, "no-skew": 300, "no-host-gaps": 40})
+    assert saved == pytest.approx({"lambda=5": 1500, "no-skew": 300 * 8 / 7, "no-host-gaps": 40})
     assert (answers["step_us"] - answers["saved_us"]).to_list() == pytest.approx(answers["step_after_us"].to_list())
     with pytest.raises(UsageError, match="no change that can be answered"):
         scaling(points, Question(shape, bytes_t1_us=T1_US, what_if=("faster",)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -16,11 +17,12 @@ from tracelens.analyses.residual import TracedStep
 from tracelens.analyses.scaling import scaling
 from tracelens.analyses.scaling_points import Question, SweepPoint
 from tracelens.analyses.scaling_presets import model_shape
-from tracelens.analyses.scaling_trace import traced_step
+from tracelens.analyses.scaling_trace import SQL, traced_step
 from tracelens.api import load
 from tracelens.errors import MissingDataError, SelectionError
 from tracelens.frames import Notice
 from tracelens.simulate import Capture, CaptureSpec, scenario, simulate, write
+from tracelens.sqlfiles import queries
 
 SHAPE = model_shape("llama-3-8b")
 
@@ -59,6 +61,9 @@ def test_the_mean_step_is_the_truths(
     assert step.tokens == 1
     assert step.step_ns == pytest.approx(truth.steps.step_ns[used].mean(), rel=1e-4)
     assert step.wait_ns == pytest.approx(truth.steps.wait_ns[used].mean(), rel=0.02)
+    # One of eight ranks is late by 300.8 us: the others wait 7/8 of it in the mean, and the step would gain all of it.
+    assert step.skew_ns is not None
+    assert 300_800 * 0.99 < step.skew_ns < 300_800 * 1.05
     (all_reduce,) = step.all_reduces
     assert (all_reduce.implementation, all_reduce.message_bytes) == ("custom_2stage", 8192)
     assert all_reduce.call_count == 64
@@ -73,6 +78,33 @@ def test_the_parts_of_a_step_sum_to_it(traced: dict[int, tuple[TracedStep, list[
         parts = sum(step.compute_ns.values()) + sum(step.gaps_ns.values())
         parts += sum(one.wait_ns + one.transfer_ns for one in step.collectives)
         assert parts == pytest.approx(step.step_ns, abs=1)
+
+
+def test_late_hosts_count_where_their_rank_arrives_last() -> None:
+    """Removing a host's part saves time only on the rank that the others wait for.
+
+        rank 0   |AA|hhhhhhh|B|#####|hh|C|...####|        h host part of a gap, # collective, . waits in it
+        rank 1   |AAAA|hh|B|...#####|hhhhh|C|####|
+                             instance 0        1           rank 0 last in 0 (7 us), rank 1 in 1 (5 us): 12 us a step
+
+    The means over ranks would be (7 + 2 + 2 + 5) / 2 = 8.
+    """
+    db = duckdb.connect()
+    db.execute(
+        """CREATE TABLE collective_member AS SELECT * FROM (VALUES
+            (0, 0, 0, 11, 0, true), (1, 0, 0, 8, 3, true), (0, 0, 1, 20, 3, true), (1, 0, 1, 23, 0, true)
+        ) AS t(rank, communicator, instance, start_ns, wait_ns, accepted)"""
+    )
+    db.execute(
+        """CREATE TABLE gap AS SELECT * FROM (VALUES
+            (0, 0, 10, 7, 'host_late'), (1, 0, 7, 2, 'host_late'), (0, 0, 19, 2, 'host_late'), (1, 0, 22, 5, 'host_late'),
+            (1, 0, 22, 1000, 'idle'), (1, 1, 40, 1000, 'host_late')
+        ) AS t(rank, step, end_ns, host_part_ns, cause)"""
+    )
+    db.execute("CREATE TABLE scaling_window AS SELECT * FROM (VALUES (0, 0), (1, 0)) AS t(rank, step)")
+    late_host_ns, accepted_count = db.execute(queries(SQL)["late_host"]).fetchall()[0]
+    assert late_host_ns / 2 == 12
+    assert accepted_count == 4
 
 
 def test_a_sweep_of_captures_names_the_waiting(traced: dict[int, tuple[TracedStep, list[Notice]]]) -> None:

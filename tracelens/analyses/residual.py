@@ -62,7 +62,11 @@ class TracedStep:
         tokens: tokens in the step; null when the marker does not say.
         compute_ns: bucket -> time of non-collective work, each instant in one bucket.
         gaps_ns: cause -> time.
-        host_part_ns: of the gaps, the time in which the host had not yet issued the work.
+        skew_ns: sum over the step's exposed instances of last minus first arrival, what the step would gain at best if
+            all ranks arrived with the first; null where no instance was matched.
+        late_host_ns: host parts of gaps on the way to each instance of the rank that arrived last there: what the step
+            would gain at best without them, since the host of a rank that waits anyway holds nobody up; null where the
+            last rank is not known.
         collectives: by operation, implementation and message size.
     """
 
@@ -72,7 +76,8 @@ class TracedStep:
     tokens: int | None = None
     compute_ns: Mapping[str, float] = field(default_factory=dict)
     gaps_ns: Mapping[str, float] = field(default_factory=dict)
-    host_part_ns: float = 0.0
+    skew_ns: float | None = None
+    late_host_ns: float | None = None
     collectives: Sequence[TracedCollective] = ()
 
     @property
@@ -191,27 +196,34 @@ def _compute_parts(predicted: Prediction, traced: TracedStep, one: TracedStep | 
 def part_sentence(tp: int, residual_ns: int, parts: Mapping[str, int]) -> str:
     """The residual and its largest parts in words."""
     ranked = sorted(parts.items(), key=lambda part: (-abs(part[1]), part[0]))
-    named = [f"{part_name(name)} {value / 1e3:+,.1f} us" for name, value in ranked[:3] if abs(value) >= 500]
+    named = [f"{part_name(name, value)} {value / 1e3:+,.1f} us" for name, value in ranked[:3] if abs(value) >= 500]
     text = f"TP {tp} takes {abs(residual_ns) / 1e3:,.0f} us {'more' if residual_ns >= 0 else 'less'} than predicted"
     return f"{text}: {', '.join(named)}." if named else f"{text}."
 
 
-def part_name(part: str) -> str:
-    """A part in words: `transfer_nccl_256KiB` is `transfer of nccl at 256KiB above the reference`."""
+def part_name(part: str, value: float = 0) -> str:
+    """A part in words: `transfer_nccl_256KiB` is `transfer of nccl at 256KiB above the reference`.
+
+    A negative value turns the word: `compute_gemm` of -135 us is `gemm faster than 1/p`.
+    """
+    less = value < 0
+    above = "below" if less else "above"
     if part == "wait":
         return "waiting for late ranks"
     if part.startswith("transfer_"):
         implementation, _, size = part.removeprefix("transfer_").rpartition("_")
         if size == "size":
-            return f"transfer of {implementation.removesuffix('_unknown')} above the reference"
-        return f"transfer of {implementation} at {size} above the reference"
+            return f"transfer of {implementation.removesuffix('_unknown')} {above} the reference"
+        return f"transfer of {implementation} at {size} {above} the reference"
     if part.startswith("gap_"):
         return f"gaps ({part.removeprefix('gap_')})"
     if part == "compute_and_kv":
-        return "compute and cache reads beyond t(1)/p"
+        return f"compute and cache reads {'short of' if less else 'beyond'} t(1)/p"
     if part.startswith("compute_"):
-        return f"{part.removeprefix('compute_')} slower than 1/p"
-    return {"extra_collectives": "collectives beyond two a layer", "rest": "unexplained"}.get(part, part)
+        return f"{part.removeprefix('compute_')} {'faster' if less else 'slower'} than 1/p"
+    if part == "extra_collectives":
+        return f"collectives {'missing from' if less else 'beyond'} two a layer"
+    return {"rest": "unexplained"}.get(part, part)
 
 
 def implementation_switches(traced: Sequence[TracedStep]) -> list[str]:

@@ -305,9 +305,9 @@ def _saved_us(change: str, row: Mapping[str, Any], question: Question, step: Tra
     if row["tp"] <= 1 and not change.startswith("no-host"):
         return None
     if change == "no-skew":
-        return None if step is None else step.wait_ns / 1e3
+        return None if step is None or step.skew_ns is None else step.skew_ns / 1e3
     if change == "no-host-gaps":
-        return None if step is None else step.host_part_ns / 1e3
+        return None if step is None or step.late_host_ns is None else step.late_host_ns / 1e3
     wanted = _wanted_lambda(change)
     if wanted is None:
         return None

@@ -248,7 +248,7 @@ def turning_point_sentence(model: ScalingModel, lambda_us: float) -> str:
     crossing = model.t1_us / fixed
     gain = model.t1_us / (model.t1_us - fixed)
     return (
-        f"At lambda {lambda_us:g} us a TP size pays off above {gain:.2f}, and beyond p = {crossing:.1f} the "
+        f"At lambda {lambda_us:g} us a TP size pays off above TP {gain:.2f}, and beyond TP {crossing:.1f} the "
         "all-reduces' fixed cost is more than the weights' share."
     )
 

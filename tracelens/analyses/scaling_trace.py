@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tracelens.analyses.alignment import align
@@ -18,6 +19,7 @@ from tracelens.analyses.gaps import find_gaps
 from tracelens.analyses.ladder_rungs import padded_batch
 from tracelens.analyses.residual import ALL_REDUCE, TracedCollective, TracedStep
 from tracelens.analyses.scaling_presets import ModelShape
+from tracelens.analyses.skew_context import context
 from tracelens.analyses.step_figures import step_figures
 from tracelens.analyses.steps import find_steps
 from tracelens.errors import SelectionError
@@ -53,6 +55,7 @@ def traced_step(
     try:
         gap_rows = trace.rows(SQL, "gaps")
         members = trace.rows(SQL, "collectives")
+        late_host_ns, accepted_count = trace.rows(SQL, "late_host").row(0)
     finally:
         trace.db.unregister("scaling_window")
     message = None
@@ -65,7 +68,8 @@ def traced_step(
         tokens=known_tokens,
         compute_ns=compute,
         gaps_ns={cause: gap_ns * share for cause, gap_ns in gap_rows.select("cause", "gap_ns").iter_rows()},
-        host_part_ns=float(gap_rows["host_part_ns"].sum()) * share,
+        skew_ns=_skew_ns(trace, rows),
+        late_host_ns=float(late_host_ns) * share if accepted_count or len(trace.ranks) == 1 else None,
         collectives=_collectives(members, share, collective_ns, message),
     )
     return step, _notices(trace, tp, members)
@@ -114,6 +118,32 @@ def _exclusive(trace: LoadedTrace, rows: pl.DataFrame, share: float) -> tuple[di
     compute = totals.filter(~pl.col("collective")).group_by("bucket").agg(pl.col("elapsed_ns").sum()).sort("bucket")
     collective_ns = totals.filter(pl.col("collective"))["elapsed_ns"].sum()
     return {bucket: elapsed * share for bucket, elapsed in compute.iter_rows()}, float(collective_ns) * share
+
+
+def _skew_ns(trace: LoadedTrace, rows: pl.DataFrame) -> float | None:
+    """Last minus first arrival, summed over the instances of a step that are exposed for more than half; null without.
+
+    A rank's step holds the instances that it is a member of; the mean over ranks lets replicas stand side by side.
+    """
+    known = context(trace)
+    accepted = known.members["accepted"].to_numpy().astype(bool)
+    if not accepted.any():
+        return None
+    chosen = known.steps.table.select("rank", "step")[np.maximum(known.step_row, 0)]
+    members = (
+        known.members.select("communicator", "instance", "skew_ns")
+        .with_columns(
+            chosen["rank"],
+            chosen["step"],
+            duration_ns=pl.Series(known.axis_end - known.axis_start),
+            hidden_ns=pl.Series(known.hidden_ns),
+        )
+        .filter(pl.Series(accepted & (known.step_row >= 0)))
+        .with_columns(pl.col("duration_ns", "hidden_ns").sum().over("communicator", "instance"))
+        .filter(2 * pl.col("hidden_ns") < pl.col("duration_ns"))
+        .join(rows.select("rank", "step"), on=["rank", "step"], how="semi")
+    )
+    return float(members["skew_ns"].sum()) / rows.height
 
 
 def _collectives(

@@ -18,11 +18,38 @@ ORDER BY m.operation, m.implementation, m.message_bytes NULLS LAST;
 
 -- name: gaps
 -- One row per cause in the chosen steps, summed over ranks and steps, ns. Order: cause.
-SELECT g.cause, sum(g.gap_ns)::BIGINT AS gap_ns, coalesce(sum(g.host_part_ns), 0)::BIGINT AS host_part_ns
+SELECT g.cause, sum(g.gap_ns)::BIGINT AS gap_ns
 FROM gap g JOIN scaling_window w ON w.rank = g.rank AND w.step = g.step
 WHERE g.cause <> 'idle'
 GROUP BY g.cause
 ORDER BY g.cause;
+
+-- name: late_host
+-- One row. late_host_ns: host parts of the gaps in the chosen steps that lie on a rank's way to the next matched instance
+-- in which it arrives last, once for each member (they all wait for it); those before no instance count once. ns, summed
+-- over ranks and steps. accepted_count: matched instances of the capture.
+WITH arrival AS (
+    SELECT rank, communicator, instance, start_ns, wait_ns = 0 AS last,
+        count(*) OVER (PARTITION BY communicator, instance) AS member_count
+    FROM collective_member WHERE accepted
+),
+way AS (
+    SELECT a.communicator, a.instance, g.rank, a.last, a.member_count, sum(g.host_part_ns)::BIGINT AS host_ns
+    FROM (
+        SELECT gap.rank, gap.end_ns, gap.host_part_ns
+        FROM gap JOIN scaling_window w ON w.rank = gap.rank AND w.step = gap.step
+        WHERE gap.cause <> 'idle' AND gap.host_part_ns > 0
+    ) g
+    ASOF LEFT JOIN arrival a ON a.rank = g.rank AND a.start_ns >= g.end_ns
+    GROUP BY ALL
+),
+-- Several arrive last at once: one of them holds the others up.
+held AS (
+    SELECT max(CASE WHEN instance IS NULL THEN host_ns WHEN last THEN host_ns * member_count ELSE 0 END) AS host_ns
+    FROM way GROUP BY communicator, instance, CASE WHEN instance IS NULL THEN rank END
+)
+SELECT coalesce((SELECT sum(host_ns) FROM held), 0)::BIGINT AS late_host_ns,
+    (SELECT count(*) FROM arrival)::BIGINT AS accepted_count;
 
 -- name: group_size
 -- One row: rank_count, the ranks of the largest communicator that all-reduces; null without one.

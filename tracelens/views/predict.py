@@ -31,7 +31,6 @@ def show(result: Result, screen: Screen) -> None:
         group="lambda_us",
         optional=["budget_per_collective_us"],
     )
-    screen.line()
     for line in chart(prediction, screen.width):
         screen.line(line)
 

@@ -35,19 +35,24 @@ def show(result: Result, screen: Screen) -> None:
         group="statistic" if several else None,
         optional=["reference_lambda_us", "tokens_per_s", "all_reduce_frac"],
     )
-    for source in points["reference_source"].drop_nulls().unique(maintain_order=True).to_list():
+    sources = points["reference_source"].drop_nulls().unique(maintain_order=True).to_list()
+    for source in sources:
         sizes = points.filter(points["reference_source"] == source)["tp"].unique(maintain_order=True)
-        screen.line(f"reference at TP {', '.join(map(str, sizes.to_list()))}: {source}")
+        screen.line(f"Reference lambda at TP {', '.join(map(str, sizes.to_list()))}: {source}.")
     parts = [name for name in points.columns if name not in schema.names]
-    if parts:
+    if sources:
         screen.line()
+    if parts:
         screen.table(_parts(points, parts), title="The residual's parts, us (they sum to it)")
     if "fit" in result.tables:
-        screen.line()
         _show_fit(result.tables["fit"], screen)
     if "what_if" in result.tables:
-        screen.line()
-        screen.table(result.tables["what_if"], result.schemas["what_if"], title="What if (at best)")
+        screen.table(
+            result.tables["what_if"],
+            result.schemas["what_if"],
+            title="What if (at best: what is saved is an upper bound)",
+            labels={"tp": "TP", "step_us": "step", "step_after_us": "step after", "saved_us": "saved"},
+        )
 
 
 def _show_fit(fit: pl.DataFrame, screen: Screen) -> None:
@@ -63,9 +68,11 @@ def _show_fit(fit: pl.DataFrame, screen: Screen) -> None:
         title="Fit (95 % intervals)",
         labels={"ci_low": "low", "ci_high": "high"},
     )
-    for parameter, reason in fit.select("parameter", "reason").iter_rows():
-        if reason:
-            screen.line(f"{parameter}: {reason}")
+    reasons = [(parameter, reason) for parameter, reason in fit.select("parameter", "reason").iter_rows() if reason]
+    for parameter, reason in reasons:
+        screen.line(f"{parameter}: {reason}")
+    if reasons:
+        screen.line()
 
 
 def _number(value: float | None) -> str:
