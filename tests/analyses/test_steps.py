@@ -379,6 +379,24 @@ def test_ranks_that_read_nothing_back_follow_those_that_do(tmp_path: Path, piece
             assert table.filter(pl.col("rank") == rank)["edge_ns"].to_list() == [1000 * US * step for step in range(12)]
 
 
+@pytest.mark.parametrize(
+    ("spec", "markers"),
+    [
+        (CaptureSpec(steps=20, prefill_every=5), ("nvtx", "graph", "anchor", "period")),
+        (CaptureSpec(steps=20, prefill_every=5, launch="eager", nvtx="none"), ("anchor", "period")),
+        (CaptureSpec(steps=20, speculative=3, launch="piecewise"), ("nvtx", "graph", "period")),
+    ],
+)
+def test_all_markers_find_the_same_steps(tmp_path: Path, spec: CaptureSpec, markers: tuple[str, ...]) -> None:
+    paths = write(simulate(spec), tmp_path, truth=False)
+    with open_trace([str(path) for path in paths]) as trace:
+        found = [find_steps(trace.with_options(steps_by=marker)).table for marker in markers]
+        for table in found:
+            assert table.select("step", "rank", "edge_ns", "step_ns", "complete", "phase").equals(
+                found[0].select("step", "rank", "edge_ns", "step_ns", "complete", "phase")
+            )
+
+
 def test_some_ranks_can_be_looked_at_alone(tmp_path: Path) -> None:
     paths = write(simulate(CaptureSpec(steps=12)), tmp_path, truth=False)
     with open_trace([str(path) for path in paths]) as trace:

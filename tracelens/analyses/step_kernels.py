@@ -86,7 +86,10 @@ def by_period(tl: Timeline) -> Marking:
     tokens, groups = tl.name[kernels], tl.rank_place[kernels]
     cycles: Cycles | None = cycle_starts(tokens, groups, idle_before=_idle_before(tl)[kernels])
     closed = _closed_cycles(tl)
-    if closed is not None and (cycles is None or len(closed.segments) < _MANY * len(cycles.places)):
+    # Several read-backs in each cycle of the sequence: some are taken in the middle of a step.
+    if closed is not None and (
+        cycles is None or len(closed.segments) < _MANY * len(cycles.places) or cycles.regularity < closed.regularity
+    ):
         steps = blank_steps(closed.segments.place)
         return Marking("period", closed.segments.member, steps, closed.regularity, closed.detail)
     if cycles is None or cycles.length < _LEAST_KERNELS:
