@@ -22,7 +22,7 @@ def answers(command: str, path: Path, out: Path, *options: str) -> tuple[int, st
     """Exit code, outputs, and the files written by one command."""
     out.mkdir(exist_ok=True)
     form = () if command in WRITE_FILES else ("--format", "json")
-    ran = tracelens(*words(command, path.name, out), *form, *options, cwd=path.parent)
+    ran = tracelens(*words(command, path.name, out), *form, "--no-cache", *options, cwd=path.parent)
     return ran.code, ran.out, ran.err, {file.name: file.read_bytes() for file in sorted(out.iterdir())}
 
 
