@@ -21,6 +21,17 @@ both and exits with 2. A bug is any other exception: exit 70, with its traceback
 
 from __future__ import annotations
 
+import re
+
+_WORD = re.compile(r"[a-z]+(?=[ :,]|$)")
+_COMMANDS = frozenset({"nsys", "tracelens", "pip", "python", "sqlite3"})
+
+
+def as_sentence(hint: str) -> str:
+    """`hint` as a line of its own: with a capital, unless it begins with a command, a flag or a name."""
+    first = _WORD.match(hint)
+    return hint if first is None or first[0] in _COMMANDS else hint[0].upper() + hint[1:]
+
 
 class TracelensError(Exception):
     """A question that could not be answered.
@@ -33,7 +44,7 @@ class TracelensError(Exception):
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = as_sentence(hint)
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message

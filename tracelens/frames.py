@@ -7,11 +7,14 @@ docs and the report, so that a column is explained once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import polars as pl
+
+from tracelens.errors import as_sentence
 
 Severity = Literal["info", "warning"]
 
@@ -33,6 +36,16 @@ class Notice:
     message: str
     hint: str = ""
     count: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hint", as_sentence(self.hint))
+
+    @property
+    def untold_count(self) -> int | None:
+        """`count` where the message does not tell that number itself, for views to add; null for none and for 0."""
+        if not self.count or re.search(rf"(?<![\d.,])(?:{self.count}|{self.count:,})(?![\d]|[.,]\d)", self.message):
+            return None
+        return self.count
 
 
 @dataclass(frozen=True)

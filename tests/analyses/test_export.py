@@ -112,4 +112,4 @@ def test_export_command_writes_each_kind(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["export", source, "-o", str(tmp_path / "x.json")]) == 2
     assert run(["export", source, "-o", str(tmp_path / "x.txt")]) == 2
     assert run(["export", source]) == 2
-    assert "use --force" in capsys.readouterr().err
+    assert "Use --force" in capsys.readouterr().err

@@ -12,7 +12,7 @@ def test_result_shows_sentence_units_and_the_rest() -> None:
     assert "<p class=lead>Rank 2 computes 1.08 times as long as its peers.</p>" in page
     assert '<th class="n" title="exclusive time">elapsed (ms)</th>' in page
     assert "35 more rows" in page
-    assert "warning: no step marker fits (3) try --step-marker REGEX" in page
+    assert "warning: no step marker fits (3) Try --step-marker REGEX" in page
 
 
 def test_hostile_names_are_escaped() -> None:

@@ -52,7 +52,7 @@ def test_json_envelope_has_the_documented_keys_in_order() -> None:
             "code": "no-steps",
             "severity": "warning",
             "message": "no step marker fits",
-            "hint": "try --step-marker REGEX",
+            "hint": "Try --step-marker REGEX",
             "count": 3,
         }
     ]

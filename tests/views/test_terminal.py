@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from tests.views.frames_tp8 import GEMM, bucket_result
+from tracelens.errors import TracelensError
 from tracelens.frames import Notice
 from tracelens.views import bucket
 from tracelens.views.terminal import Screen, notices
@@ -97,7 +98,7 @@ def test_limit_and_empty() -> None:
 def test_notices_warnings_first() -> None:
     stream = io.StringIO()
     notices([Notice("b", "info", "seen", "", 2), Notice("a", "warning", "bad\x1b", "do this")], stream)
-    assert stream.getvalue() == "warning: bad\\x1b\n  do this\nnote: seen (2)\n"
+    assert stream.getvalue() == "warning: bad\\x1b\n  Do this\nnote: seen (2)\n"
 
 
 @pytest.mark.parametrize(
@@ -131,3 +132,35 @@ def test_two_long_columns_are_shortened_alike() -> None:
     Screen(stream, width=60).table(frame)
     before, after, _ = stream.getvalue().splitlines()[2].split()
     assert abs(len(before) - len(after)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("message", "count", "shown"),
+    [
+        ("12 rows are left out", 12, "12 rows are left out"),
+        ("1,024 rows are left out", 1024, "1,024 rows are left out"),
+        ("1024 rows", 1024, "1024 rows"),
+        ("the clock was stepped", 2, "the clock was stepped (2)"),
+        ("2.5 us off, 112 of them", 2, "2.5 us off, 112 of them (2)"),
+        ("nothing was found", 0, "nothing was found"),
+    ],
+)
+def test_a_count_stands_once(message: str, count: int, shown: str) -> None:
+    stream = io.StringIO()
+    notices([Notice("a", "info", message, "", count)], stream)
+    assert stream.getvalue() == f"note: {shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("give --lambda-us", "Give --lambda-us"),
+        ("known: a, b", "Known: a, b"),
+        ("--clock ends aligns", "--clock ends aligns"),
+        ("tracelens info shows", "tracelens info shows"),
+        ("", ""),
+    ],
+)
+def test_hints_are_sentences(hint: str, shown: str) -> None:
+    assert Notice("a", "info", "seen", hint).hint == shown
+    assert TracelensError("seen", hint).hint == shown

@@ -292,9 +292,9 @@ class CaptureSpec:
             if any(not 0 <= rank < self.ranks for rank in ranks):
                 raise UsageError(f"{type(fault).__name__} names ranks {ranks} of {self.ranks}")
             if isinstance(fault, (Late, Rotating)) and fault.how not in ("gap", "stretch", "kernel"):
-                raise UsageError(f"how is {fault.how!r}", "gap, stretch or kernel")
+                raise UsageError(f"how is {fault.how!r}", "One of gap, stretch, kernel.")
             if isinstance(fault, Rotating) and fault.how == "kernel":
-                raise UsageError("a rotating delay cannot be a kernel", "gap or stretch")
+                raise UsageError("a rotating delay cannot be a kernel", "One of gap, stretch.")
         for name in ("lost_head", "lost_tail", "lost_head_steps", "lost_tail_steps", "lost_launches", "host_factor"):
             self.per_rank(name)
 

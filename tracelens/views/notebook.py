@@ -60,7 +60,7 @@ def table_html(frame: pl.DataFrame, schema: Schema | None, *, title: str = "", r
 def _notices(notices: Iterable[Notice]) -> list[str]:
     return [
         f'<p class="note">{notice.severity}: {_safe(notice.message)}'
-        + ("" if notice.count is None else f" ({notice.count:,})")
+        + ("" if notice.untold_count is None else f" ({notice.untold_count:,})")
         + (f" {_safe(notice.hint)}" if notice.hint else "")
         + "</p>"
         for notice in notices

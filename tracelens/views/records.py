@@ -171,7 +171,7 @@ def write_markdown(result: Result, stream: TextIO) -> None:
         write_markdown_table(frame, result.schemas[name], stream)
         stream.write("\n")
     for notice in result.notices:
-        count = "" if notice.count is None else f" ({notice.count:,})"
+        count = "" if notice.untold_count is None else f" ({notice.untold_count:,})"
         hint = f" {_markdown_text(notice.hint)}" if notice.hint else ""
         stream.write(f"- **{notice.severity}**: {_markdown_text(notice.message)}{count}{hint}\n")
 

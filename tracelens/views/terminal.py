@@ -222,7 +222,7 @@ def notices(items: Iterable[Notice], stream: TextIO) -> None:
     """Write notices, warnings first: `warning: what was seen (12)` and its hint, indented, below."""
     screen = Screen(stream)
     for notice in sorted(items, key=lambda notice: notice.severity != "warning"):
-        count = "" if notice.count is None else f" ({notice.count:,})"
+        count = "" if notice.untold_count is None else f" ({notice.untold_count:,})"
         style = "yellow" if notice.severity == "warning" else "dim"
         label = "warning" if notice.severity == "warning" else "note"
         screen._spans([(f"{label}: ", f"bold {style}"), (notice.message + count, "")])

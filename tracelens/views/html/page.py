@@ -149,7 +149,7 @@ def _notices(notices: Sequence[Notice]) -> str:
 
 
 def _notice(notice: Notice) -> str:
-    count = "" if notice.count is None else f' <span class="count">({notice.count:,})</span>'
+    count = "" if notice.untold_count is None else f' <span class="count">({notice.untold_count:,})</span>'
     hint = f'<span class="hint">{_escape(notice.hint)}</span>' if notice.hint else ""
     return (
         f'<li class="{notice.severity}"><code>{_escape(notice.code)}</code> {_escape(notice.message)}{count}{hint}</li>'
