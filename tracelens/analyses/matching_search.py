@@ -170,7 +170,8 @@ def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, windo
             inside = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
             inside = inside.reshape(deviation.shape)
             clipped = np.clip(deviation, -CLIP_NS, CLIP_NS)
-            off = np.abs(clipped - np.median(clipped, axis=1, keepdims=True))
+            middle = clipped.shape[1] // 2
+            off = np.abs(clipped - np.partition(clipped, middle, axis=1)[:, middle : middle + 1])
             if np.ptp(near) * DRIFT_LIMIT > DISTINCT_NS:
                 # So far apart that clocks drift: a lag that overlaps less would seem to fit better.
                 off = np.minimum(off, _off_line(clipped))
