@@ -53,6 +53,8 @@ def find_captures(traces: tuple[str, ...] | list[str]) -> list[Found]:
     for_whom = _shown(", ".join(traces)) or "the current directory"
     try:
         return _find(traces)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{for_whom[:300]}: not the name of a file", "") from error
     except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "a link that leads to itself"
         raise InputError(f"{for_whom[:300]}: cannot be read ({reason})", "") from error
@@ -115,7 +117,10 @@ def _is_export_folder(path: Path) -> bool:
 
 def _shown(text: str) -> str:
     """A name as it can be printed and stored: bytes that are no UTF-8 as `\\xff`."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
+    try:
+        return os.fsencode(text).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no file system's name
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _one(path: Path, typed: str) -> Found:
