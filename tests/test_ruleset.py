@@ -27,7 +27,7 @@ from tracelens.ruleset import (
 from tracelens.ruleset.corpus import example_names
 from tracelens.ruleset.patterns import alternatives, compiled_or_reason, exploding_probe
 from tracelens.ruleset.prefilter import as_series, candidates, relaxed
-from tracelens.ruleset.spelling import function_name, integer, template_arguments
+from tracelens.ruleset.spelling import function_name, integer, short_name, template_arguments
 
 TWO_MAPS = """{
   "vllm": {
@@ -108,7 +108,7 @@ def test_several_maps_ask_for_a_choice(tmp_path: Path) -> None:
     path = written(tmp_path, TWO_MAPS)
     with pytest.raises(RuleError, match="holds several maps: vllm/llama, vllm/ds") as error:
         load_ruleset(path)
-    assert error.value.hint == "choose one with --engine and --model"
+    assert error.value.hint == "Choose one with --engine and --model"
     assert load_ruleset(path, model="ds").rules[0].bucket == "gemm"
     assert load_ruleset(path, "vllm", "llama").name == f"{path}:vllm/llama"
     with pytest.raises(RuleError, match="has no map for sglang/any"):
@@ -288,6 +288,31 @@ def test_the_function_itself() -> None:
     assert function_name("void (anonymous namespace)::f<g<h>>(k<l>)").split() == ["void", "::f"]
     assert function_name("std::enable_if<(8>(0))&&a<b>::c, void>::type vllm::f<T>(x)").endswith("vllm::f")
     assert function_name("plain_kernel") == "plain_kernel"
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (
+            "void at::native::unrolled_elementwise_kernel<f(at::T &)::[lambda() (instance 3)]>(int, T1)",
+            "at::native::unrolled_elementwise_kernel",
+        ),
+        (
+            "std::enable_if<(((int)8>(0)))&&(vllm::_typeConvert<T1>::exists), void>::type vllm::fused_add_rms_norm_kernel"
+            "<c10::BFloat16, (int)8>(T1 *)",
+            "vllm::fused_add_rms_norm_kernel",
+        ),
+        ("void at::native::<unnamed>::CatArrayBatchedCopy<int>(T1 *)", "at::native::CatArrayBatchedCopy"),
+        ("void (anonymous namespace)::one_shot<int>(T1 *) const", "one_shot"),
+        ("[CUDA memcpy Host-to-Device]", "[CUDA memcpy Host-to-Device]"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("nvjet_tst_96x64", "nvjet_tst_96x64"),
+        ("a" * 40 + "b" * 40, "a" * 35 + "..." + "b" * 22),
+        ("<>()", "<>()"),
+    ],
+)
+def test_names_in_sentences(name: str, short: str) -> None:
+    assert short_name(name) == short
 
 
 # Collectives

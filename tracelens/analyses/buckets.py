@@ -13,6 +13,7 @@ from tracelens.analyses.selection import select, selected_events
 from tracelens.analyses.sweep import Sweep
 from tracelens.errors import UsageError
 from tracelens.frames import Column, Notice, Result, Schema
+from tracelens.ruleset.spelling import short_name
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -335,7 +336,7 @@ def _notices(trace: LoadedTrace, names: pl.DataFrame, sweep: Sweep) -> tuple[Not
             Notice(
                 "unclassified",
                 "warning",
-                f"{left / total:.0%} of busy time is in kernels that no rule of {trace.ruleset.name} knows; the largest: {'; '.join(name[:60] for name in largest)}",
+                f"{left / total:.0%} of busy time is in kernels that no rule of {trace.ruleset.name} knows; the largest: {'; '.join(map(short_name, largest))}",
                 "See them with --kernels; add a rule, or choose another map with --rules.",
                 rest.filter(pl.col("ns") > 0).height,
             )

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracelens.analyses.compare_sides import SideFigures
 from tracelens.analyses.evidence import Blocks
+from tracelens.ruleset.spelling import short_name
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,9 @@ def _signed(value_ns: float) -> str:
     return ("+" if value_ns >= 0 else "-") + _ms(abs(value_ns))
 
 
-def _short(name: str, width: int = 60) -> str:
-    return name if len(name) <= width else f"{name[: width // 2 - 2]}...{name[-(width // 2 - 2) :]}"
+def _short(name: str) -> str:
+    """A kernel, or `before -> after`, by the functions' own names."""
+    return " -> ".join(map(short_name, name.split(" -> ")))
 
 
 def _capital(text: str) -> str:

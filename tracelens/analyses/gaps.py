@@ -18,7 +18,9 @@ from tracelens.analyses.step_search import search_steps, selected_steps
 from tracelens.analyses.step_summary import whole_ns
 from tracelens.analyses.timeline import Timeline, timeline
 from tracelens.frames import Column, Notice, Result, Schema
+from tracelens.ruleset.spelling import short_name
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 __all__ = ["CAUSES", "Gaps", "GapsResult", "find_gaps", "gaps"]
 
@@ -167,7 +169,8 @@ def _sentences(causes: pl.DataFrame, edges: pl.DataFrame, found: Gaps) -> tuple[
     if cost.height:
         one = cost.row(0, named=True)
         lines.append(
-            f"The costliest gaps that a launch ends stand before {one['after_kernel']} ({one['cause']}, {one['gap_count']:,} gaps, "
+            f"The costliest gaps that a launch ends stand before {short_name(one['after_kernel'])} ({one['cause']}, "
+            f"{plural(one['gap_count'], 'gap')}, "
             f"{one['gap_ns'] / 1e6:.3f} ms)."
         )
     seen = found.typical.filter(pl.col("launch_count") >= TYPICAL_LEAST)
@@ -175,5 +178,10 @@ def _sentences(causes: pl.DataFrame, edges: pl.DataFrame, found: Gaps) -> tuple[
         times = sorted(seen.filter(pl.col("graph_launch") == graph)["typical_ns"].to_list())
         if times:
             low, high = f"{times[0] / 1e3:.1f}", f"{times[-1] / 1e3:.1f}"
-            lines.append(f"{what} takes {low if low == high else f'{low} to {high}'} us here (median of each rank).")
+            # The smallest shift that lets no launch come after its event takes the quickest launch for instant.
+            shifted = all(shift > 0 for shift in found.shift_ns.values())
+            least, known = ("at least ", "beyond the quickest launch") if shifted else ("", "by the recorded clocks")
+            lines.append(
+                f"{what} takes {least}{low if low == high else f'{low} to {high}'} us here (median of each rank, {known})."
+            )
     return tuple(lines)

@@ -8,7 +8,7 @@ from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import rank_list
 from tracelens.analyses.skew_causes import HostFinding
 from tracelens.analyses.straggler import Straggler
-from tracelens.ruleset.spelling import function_name
+from tracelens.ruleset.spelling import short_name
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def host_detail(found: HostFinding | None) -> str | None:
     api = f", {found.api_name}" if found.api_name else ""
     return (
         f"launches come late, {_time(max(found.total_excess_ns, found.excess_ns))} a step in all, {_time(found.excess_ns)} of it "
-        f"before {_short(found.kernel)}{api}"
+        f"before {short_name(found.kernel)}{api}"
     )
 
 
@@ -165,11 +165,6 @@ def device_words(kind: str, bucket: str | None, factor: float) -> str:
     if bucket is None:
         return f"compute takes {factor:.2f} times the usual time"
     return f"imbalance - the excess is in bucket {bucket}"
-
-
-def _short(name: str) -> str:
-    name = function_name(name)
-    return name if len(name) <= 60 else f"{name[:38]}...{name[-18:]}"
 
 
 def _time(ns: float) -> str:

@@ -14,6 +14,7 @@ from tracelens.analyses.step_markers import SQL, Marking, blank_steps, nothing
 from tracelens.analyses.step_replays import steps_from
 from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
 from tracelens.errors import SelectionError, UsageError
+from tracelens.ruleset.spelling import short_name
 
 if TYPE_CHECKING:
     from tracelens.trace import LoadedTrace
@@ -77,7 +78,9 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     if closed is not None and len(cycles.places) > _MANY * len(closed.segments):
         return nothing("anchor", tl, "embedding kernels come several times per read-back")
     name = tl.names["name"][cycles.token]
-    return _marking("anchor", tl, kernels[cycles.places], cycles.regularity, f"kernel {name}", landmarks(tl))
+    return _marking(
+        "anchor", tl, kernels[cycles.places], cycles.regularity, f"kernel {short_name(name)}", landmarks(tl)
+    )
 
 
 def by_period(tl: Timeline) -> Marking:
@@ -95,7 +98,7 @@ def by_period(tl: Timeline) -> Marking:
     if cycles is None or cycles.length < _LEAST_KERNELS:
         return nothing("period", tl, "the kernel sequence does not repeat")
     name = tl.names["name"][cycles.token]
-    detail = f"a period of {cycles.length} kernels from {name} on"
+    detail = f"a period of {cycles.length} kernels from {short_name(name)} on"
     return _marking("period", tl, kernels[cycles.places], cycles.regularity, detail, landmarks(tl))
 
 

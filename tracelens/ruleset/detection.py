@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracelens.ruleset.spelling import function_name
+from tracelens.ruleset.spelling import function_name, short_name
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ def detect_engine(
         if ranked and (len(ranked) == 1 or ranked[0][0] > 2 * ranked[1][0]):
             engine = ranked[0][1]
             example = hits[engine][0]
+            if patterns is _KERNELS:
+                example = min(map(short_name, hits[engine]))
             example = example if len(example) <= 60 else f"{example[:57]}..."
             return Detection(engine, model, f"engine {engine}: {what} {example!r} ({ranked[0][0]} such){tail}")
     return Detection(None, model, f"nothing in the capture names one engine{tail}")

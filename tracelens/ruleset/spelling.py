@@ -15,6 +15,9 @@ _ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous\)|\{anon
 _INTEGER = re.compile(r"(?:^|\)|=)\s*(\d{1,6})[uUlL]*$")
 _MANGLED_LENGTH = re.compile(r"\d+")
 _PAIRS = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_CLOSERS = frozenset(_PAIRS.values())
+_NOT_FUNCTIONS = ("[", "Memcpy ", "Memset ")
+_QUALIFIERS = frozenset({"const", "volatile", "noexcept", "&", "&&"})
 
 
 def function_name(name: str) -> str:
@@ -26,15 +29,35 @@ def function_name(name: str) -> str:
         return name
     name = _ANONYMOUS.sub("", name)
     kept: list[str] = []
-    depth = 0
+    open_: list[str] = []
     for piece in re.split(r"([<>()\[\]{}])", name):
-        if piece in ("<", "(", "[", "{"):
-            depth += 1
-        elif piece in (">", ")", "]", "}"):
-            depth = max(0, depth - 1)
-        elif not depth:
+        if piece in _PAIRS:
+            open_.append(_PAIRS[piece])
+        elif piece in _CLOSERS:
+            # Inside parentheses `<` and `>` may compare: `enable_if<(N>0)&&(...)>`.
+            if piece != ">" and piece in open_:
+                while open_.pop() != piece:
+                    pass
+            elif open_ and open_[-1] == piece:
+                open_.pop()
+        elif not open_:
             kept.append(piece)
     return "".join(kept)
+
+
+def short_name(name: str, width: int = 60) -> str:
+    """The kernel's name for a sentence: `function_name` without its return type, in at most `width` characters.
+
+    Where that is longer its middle is left out. Names of copies and graphs stay: `[CUDA memcpy Host-to-Device]`.
+    """
+    own = name if name.startswith(_NOT_FUNCTIONS) else function_name(name)
+    if own is not name or "::" in own:
+        words = [word for word in own.split() if word not in _QUALIFIERS]
+        own = words[-1].lstrip("*&:").replace("::::", "::") if words else name
+    if len(own) <= width:
+        return own
+    tail = (width - 3) * 2 // 5
+    return f"{own[: width - 3 - tail]}...{own[-tail:]}"
 
 
 def template_arguments(name: str, start: int) -> list[str]:
