@@ -65,7 +65,7 @@ def test_the_order_is_that_of_the_values(batches: list[Any], spill: bool, slice_
     places = sorted({row[0] for row in expected})
     runs.finish()
     whole = runs.slices
-    runs.slices = lambda place, rows=slice_rows: whole(place, rows)  # type: ignore[method-assign]
+    runs.slices = lambda place, rows=slice_rows: whole(place, rows, rows)  # type: ignore[method-assign]
 
     def key(row: tuple[Any, ...]) -> tuple[Any, ...]:
         nulls_first = [(value is not None, value or 0) for value in (row[4], row[5], row[6], row[7], row[8])]

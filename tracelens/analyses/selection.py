@@ -15,7 +15,7 @@ from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
 _SQL = Path(__file__).with_suffix(".sql")
-_BATCH_ROWS = 262_144
+_BATCH_ROWS = 65_536
 Ints = NDArray[np.int64]
 
 

@@ -69,12 +69,15 @@ class Sweep:
         owned = beyond_earlier(lane, start_ns, end_ns, self._lane_end)
         self.owned_ns += _sums(cell, owned, self.owned_ns.shape)
         group = lane * self._group_count + self._groups[code]
-        order = np.argsort(group.astype(np.int32), kind="stable")
+        # Numbers of 16 bits are sorted by radix, several times as fast.
+        order = np.argsort(group.astype(np.uint16 if len(self._group_end) <= 1 << 16 else np.int32), kind="stable")
         group = group[order]
         within = beyond_earlier(group, start_ns[order], end_ns[order], self._group_end)
         self.union_ns += _sums(group, within, self.union_ns.shape)
 
 
+#: Batches of so few lanes are gone through lane by lane.
+_FEW_LANES = 64
 #: Sums of floats are exact up to here; beyond, whole numbers are added one by one.
 _EXACT = 2**53
 #: Numbers below here can be added and shifted without leaving 64 bits.
@@ -98,8 +101,10 @@ def beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> In
     The running maximum restarts at each lane: ends are taken relative to the batch's first start and raised by a
     multiple of the lane's place that no end can reach. Lanes for which that multiple would leave 64 bits go one by one.
     """
+    first = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+    if len(first) <= _FEW_LANES:
+        return _lane_by_lane(lane, start_ns, end_ns, latest, first)
     base = int(start_ns.min())
-    first = np.flatnonzero(np.diff(lane, prepend=lane[0] - 1))
     carried = np.maximum(latest[lane[first]] - base, 0)
     reach = max(int(end_ns.max()) - base, int(carried.max())) + 1
     if reach > _SAFE // len(first) and len(first) > 1:
@@ -116,3 +121,17 @@ def beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> In
     latest[lane[last]] = np.maximum(running[last], end_ns[last] - base) + base
     beyond: Ints = np.maximum(end_ns - base - np.maximum(running, start_ns - base), 0)
     return beyond
+
+
+def _lane_by_lane(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints, first: Ints) -> Ints:
+    """As `beyond_earlier`; `first` says where each lane begins."""
+    beyond = np.empty_like(end_ns)
+    for begin, end in pairwise([*first.tolist(), len(lane)]):
+        mine = beyond[begin:end]
+        mine[0] = latest[lane[begin]]
+        mine[1:] = end_ns[begin : end - 1]
+        np.maximum.accumulate(mine, out=mine)
+        latest[lane[begin]] = max(int(mine[-1]), int(end_ns[end - 1]))
+    np.maximum(beyond, start_ns, out=beyond)
+    np.subtract(end_ns, beyond, out=beyond)
+    return np.maximum(beyond, 0, out=beyond)

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ _MARGIN_NS = 60_000_000_000
 _END_OF_TIME_NS = 2**62
 #: Where the session's length is unknown: how far from the middle event another may lie (52 days), ns.
 _FARTHEST_NS = 2**52
-_SLICE_ROWS = 1 << 20
+#: Slices small enough for a processor's cache; where the rows of a file lie in no order, every slice looks at all of
+#: them, so there are fewer.
+_SLICE_ROWS, _UNORDERED_SLICE_ROWS = 1 << 17, 1 << 20
 
 
 class ScratchError(OSError):
@@ -326,14 +329,16 @@ class EventRuns:
         """Every place with events, ascending."""
         return sorted(self._chunks)
 
-    def slices(self, place: Place, rows: int = _SLICE_ROWS) -> Iterator[dict[str, Column]]:
+    def slices(
+        self, place: Place, rows: int = _SLICE_ROWS, unordered_rows: int = _UNORDERED_SLICE_ROWS
+    ) -> Iterator[dict[str, Column]]:
         """The events of one place, about `rows` at a time, in slices of ascending start; within one, unsorted.
 
         Columns: kind, start_ns, length_ns, name, stream, correlation, graph_node, graph, shape, bytes, copy_kind;
         those without any value are absent. The place's events are given once, and then forgotten.
         """
         chunks = self._chunks.pop(place)
-        edges = self._edges(chunks, rows)
+        edges = self._edges(chunks, rows, unordered_rows)
         for low, high in zip([None, *edges], [*edges, None], strict=True):
             parts = []
             for chunk in chunks:
@@ -346,19 +351,26 @@ class EventRuns:
                 yield self._joined(parts)
         del chunks
 
-    def _edges(self, chunks: list[_Chunk], rows: int) -> list[int]:
+    def _edges(self, chunks: list[_Chunk], rows: int, unordered_rows: int) -> list[int]:
         """Times that cut the chunks into parts of about `rows` rows."""
         total = sum(chunk.rows for chunk in chunks)
-        parts = round(total / rows)
+        if total <= rows:
+            return []
+        leading = max({chunk.kind for chunk in chunks}, key=lambda kind: _rows_of(chunks, kind))
+        runs = [chunk for chunk in chunks if chunk.kind == leading]
+        if all(one.latest_start_ns < other.first_ns for one, other in pairwise(runs)):
+            edges, held = [], 0
+            for chunk in runs:
+                if held >= rows:
+                    edges.append(chunk.first_ns)
+                    held = 0
+                held += chunk.rows
+            return edges
+        parts = round(total / unordered_rows)
         if parts < 2:
             return []
-        samples = []
-        for chunk in chunks:
-            start = self._read(chunk.values["start_ns"])
-            samples.append(start[:: max(1, rows // 64)])
-            if len(chunks) == 1:
-                break
-        sample = np.sort(np.concatenate(samples))
+        step = max(1, unordered_rows // 1024)
+        sample = np.sort(np.concatenate([self._read(one.values["start_ns"])[::step] for one in chunks]))
         return sorted(set(sample[np.linspace(0, len(sample), parts + 1).astype(int)[1:-1]].tolist()))
 
     def _between(self, chunk: _Chunk, low: int | None, high: int | None) -> _Chunk | None:
@@ -488,6 +500,10 @@ def _total(lengths: NDArray[Any]) -> int:
     if lengths.dtype.itemsize < 8:
         return int(lengths.sum(dtype=np.int64))
     return (int((lengths >> 32).sum(dtype=np.int64)) << 32) + int((lengths & 0xFFFFFFFF).sum(dtype=np.int64))
+
+
+def _rows_of(chunks: list[_Chunk], kind: int) -> int:
+    return sum(one.rows for one in chunks if one.kind == kind)
 
 
 def _size(chunk: _Chunk) -> int:

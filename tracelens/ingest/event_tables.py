@@ -50,7 +50,7 @@ def load_event_tables(
     present = [table for table in nsys.EVENT_TABLES if source.columns(table.table)]
     if not present:
         raise MissingDataError(f"{source.shown}: no GPU work inside (no {nsys.KERNEL} table, no copies)", _TRACE_CUDA)
-    rows = {table.kind: source.count(table.table) for table in present}
+    rows = {table.kind: source.about(table.table) for table in present}
     if not rows.get(0) and not rows.get(GRAPH):
         raise MissingDataError(
             f"{source.shown}: no kernel inside (no {nsys.KERNEL} rows), so there is no GPU time to explain", _TRACE_CUDA
@@ -71,7 +71,7 @@ def load_event_tables(
                 "warning",
                 f"{source.shown}: {table.table} has no {missing[0]}: its rows are left out",
                 _EXPORT_ALL,
-                rows[table.kind],
+                source.count(table.table),
             )
             unusable(source, db, number, table.table, table.kind, f"no column {missing[0]}")
         else:

@@ -22,7 +22,7 @@ from tracelens.ingest.sqlite_scan import page_batches
 Loader = Literal["auto", "sqlite"]
 OnRows = Callable[[int], None]
 
-BATCH_ROWS = 131_072
+BATCH_ROWS = 65_536
 TEXT_BATCH_ROWS = 16_384  # names can be long: 100 kB each is known
 
 

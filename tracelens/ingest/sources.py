@@ -43,6 +43,10 @@ class Source(Protocol):
         """How many rows a table holds, of those that `where` lets through."""
         ...
 
+    def about(self, table: str) -> int:
+        """About how many rows a table holds, at once; 0 only where it is empty."""
+        ...
+
     def integers(
         self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
     ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
@@ -127,6 +131,15 @@ class SqliteSource:
         condition = f" WHERE {where}" if where else ""
         ((count,),) = self._file.execute(f"SELECT COUNT(*) FROM {quoted(self._name(table))}{condition}")  # noqa: S608 - quoted
         return int(count)
+
+    def about(self, table: str) -> int:
+        """About how many rows a table holds, at once; 0 only where it is empty."""
+        if not self._file.table(self._name(table)).row_ids:
+            return self.count(table)
+        name = quoted(self._name(table))
+        ((first,),) = self._file.execute(f"SELECT min(rowid) FROM {name} NOT INDEXED")  # noqa: S608 - quoted
+        ((last,),) = self._file.execute(f"SELECT max(rowid) FROM {name} NOT INDEXED")  # noqa: S608 - quoted
+        return 0 if first is None else max(1, int(last) - int(first) + 1)
 
     def integers(
         self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
@@ -228,6 +241,10 @@ class FolderSource:
         name = quoted(self._tables[table.upper()][0])
         ((count,),) = self._db.execute(f"SELECT COUNT(*) FROM {name}{condition}").fetchall()  # noqa: S608 - quoted
         return int(count)
+
+    def about(self, table: str) -> int:
+        """How many rows a table holds."""
+        return self.count(table)
 
     def integers(
         self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
