@@ -16,7 +16,15 @@ from tracelens.ingest import discover, raw
 from tracelens.loading import Loaded, Means, connect, open_captures
 from tracelens.memory import bytes_of
 from tracelens.model import build
-from tracelens.ruleset import Detection, RuleSet, detect_engine, load_collectives, load_ruleset, shipped_for
+from tracelens.ruleset import (
+    Detection,
+    RuleSet,
+    check_asked,
+    detect_engine,
+    load_collectives,
+    load_ruleset,
+    shipped_for,
+)
 from tracelens.sqlfiles import queries
 
 Part = Literal["launch", "nvtx"]
@@ -249,6 +257,7 @@ def _asked_map(options: Options) -> RuleSet | None:
 
 def _found_map(options: Options, detection: Detection) -> RuleSet:
     """The shipped map of the engine and model that the capture shows; what was asked for goes before."""
+    check_asked(options.engine, options.model, found_engine=detection.engine)
     return load_ruleset(shipped_for(options.engine or detection.engine, options.model or detection.model))
 
 

@@ -119,9 +119,9 @@ def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
 def sentences(rows: pl.DataFrame, summary: pl.DataFrame, found: Steps) -> tuple[str, ...]:
     """The answer in words: the decode step, its tokens per second where the marker tells them, and where time goes."""
     if summary.is_empty():
-        return (
-            f"{rows.select('set', 'step').n_unique()} steps by {found.marking.marker}, none of them whole on all ranks.",
-        )
+        warm = "warm_up" in rows.columns and bool(rows.filter("complete_on_all")["warm_up"].any())
+        none = "all whole ones counted as warm-up" if warm else "none of them whole on all ranks"
+        return (f"{rows.select('set', 'step').n_unique()} steps by {found.marking.marker}, {none}.",)
     decode = summary.filter(pl.col("phase") == "decode")
     shown = (
         (decode if decode.height else summary).sort(-pl.col("step_count"), "rung", nulls_last=True).row(0, named=True)

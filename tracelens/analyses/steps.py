@@ -13,6 +13,7 @@ from tracelens.analyses.exposure import exposure
 from tracelens.analyses.gap_causes import CAUSES
 from tracelens.analyses.gap_search import Gaps, search_gaps
 from tracelens.analyses.overhead import profiler_overhead
+from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import Steps, find_steps, search_steps, selected_steps, step_windows
 from tracelens.analyses.step_summary import SUMMARY, sentences, summarise
 from tracelens.analyses.timeline import timeline
@@ -78,6 +79,8 @@ def steps(trace: LoadedTrace) -> StepsResult:
     if not len(found.marking):
         return StepsResult(tables={}, notices=notices, provenance=provenance)
     rows = selected_steps(trace, figures_per_step(trace))
+    if rows.is_empty():
+        select(trace)  # refuses windows that hold nothing, in the words of every other command
     summary = summarise(trace, rows)
     return StepsResult(
         tables={"steps": STEPS.frame(rows.rename({"edge_ns": "start_ns"})), "summary": SUMMARY.frame(summary)},

@@ -32,8 +32,9 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         _say("interrupted", "")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output left, as `head` does; Python must not complain again at exit.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output left, as `head` does, and typer may answer that by an exit of its own with 1, which
+        # here means a gate. Python must not complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:

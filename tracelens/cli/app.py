@@ -98,7 +98,7 @@ def invoke(arguments: list[str]) -> int:
             raise
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "tracelens"
-        message = shown()
+        message = " ".join(shown().replace("Value error, ", "").split())  # pydantic's word for itself, click's list
         if not message:  # no arguments: the help was printed
             return 2
         raise UsageError(message, f"See: {path} --help") from error

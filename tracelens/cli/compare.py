@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from tracelens.analyses.compare import CompareResult
+    from tracelens.analyses.gate import Gate
     from tracelens.api import Trace
 
 
@@ -48,6 +49,7 @@ def compare(
     """What changed per step, with evidence; percentages are of step time, not of tokens per second."""
     from contextlib import ExitStack
 
+    from tracelens.analyses.gate import judge
     from tracelens.cli.present import present
     from tracelens.views import compare as view
 
@@ -61,13 +63,15 @@ def compare(
                 f"{len(results)} comparisons in one {asked.output.format}",
                 "Compare one pair at a time, or print a table.",
             )
+        # Before anything is printed: a metric that is not there is a refusal, not an answer with a complaint after it.
+        gates = [None if limit is None else judge(result, limit, metric) for _, result in results]
         code = 0
-        for place, (name, result) in enumerate(results):
+        for place, ((name, result), gate) in enumerate(zip(results, gates, strict=True)):
             if len(results) > 1:
                 sys.stdout.write(("\n" if place else "") + f"== {sides[0]} -> {name}\n")
             code = max(code, present(result, asked.output, view.show))
-            if limit is not None:
-                code = max(code, _gate(result, limit, metric, inconclusive))
+            if gate is not None:
+                code = max(code, _tell(gate, inconclusive))
         return code
 
 
@@ -121,10 +125,8 @@ def _save(asked: Asked, side: str, path: Path, stack: ExitStack) -> int:
     return 0
 
 
-def _gate(result: CompareResult, limit: float, metric: str, inconclusive: str) -> int:
-    from tracelens.analyses.gate import judge
-
-    gate = judge(result, limit, metric)
+def _tell(gate: Gate, inconclusive: str) -> int:
+    """Says how the gate stands; returns the exit code."""
     sys.stdout.flush()
     sys.stderr.write(f"gate: {gate.sentence}\n")
     return 1 if gate.outcome == "fail" or (gate.outcome == "inconclusive" and inconclusive == "fail") else 0

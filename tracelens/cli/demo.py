@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracelens.errors import OutputError
+
+if TYPE_CHECKING:
+    from tracelens.simulate import CaptureSpec
 
 #: What is simulated: an 8-GPU decode whose rank 5 computes 6 % more slowly, and whose GPU clocks are 12 us apart.
 RANKS, STEPS, SLOW_RANK, SLOW_FACTOR = 8, 120, 5, 1.06
@@ -55,8 +58,6 @@ def _capture(folder: Path) -> Path:
     from tracelens.simulate import CaptureSpec, Slow, write
 
     capture = folder / f"tp{RANKS}.sqlite"
-    if capture.exists():
-        return capture
     spec = CaptureSpec(
         tp=RANKS,
         steps=STEPS,
@@ -66,6 +67,10 @@ def _capture(folder: Path) -> Path:
         gpu_drift_max_ppm=0.5,
         faults=(Slow(ranks=(SLOW_RANK,), factor=SLOW_FACTOR),),
     )
+    if capture.exists():
+        if _is_of(spec, folder / "truth.json"):
+            return capture
+        raise OutputError(f"{capture} exists, and it is not the demo's", "Choose another folder: tracelens demo -o DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write(spec, folder)
@@ -75,3 +80,16 @@ def _capture(folder: Path) -> Path:
             "Choose another folder: tracelens demo -o DIR",
         ) from error
     return capture
+
+
+def _is_of(spec: CaptureSpec, truth: Path) -> bool:
+    """Whether the truth that stands beside a capture says that it was made of this specification."""
+    import json
+    from dataclasses import asdict
+
+    try:
+        told = json.loads(truth.read_bytes())["spec"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    mine = json.loads(json.dumps({key: value for key, value in asdict(spec).items() if key != "faults"}))
+    return isinstance(told, dict) and all(told.get(key) == value for key, value in mine.items())

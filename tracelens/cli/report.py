@@ -37,6 +37,8 @@ def report(
     from tracelens.views.terminal import Screen, notices
 
     target = Path(asked.output.file or "report.html")
+    if target.suffix.lower() not in ("", ".html", ".htm"):
+        raise UsageError(f"the report is a web page, not a {target.suffix} file", "-o report.html")
     check_target(target, force=asked.output.force)
     scaled = None if scaling is None else _scaled(Path(scaling))
     with ExitStack() as stack:

@@ -116,6 +116,11 @@ def diff(asked: Asked) -> int:
 
     chosen, asked = _split(asked, 2)
     if len(chosen) != 2:
+        if asked.traces and len(asked.traces) + len(chosen) >= 2:
+            raise UsageError(
+                f"rules diff takes two maps first, and {asked.traces[0]} is neither a shipped map nor a .json file",
+                "`tracelens rules list` names the shipped ones.",
+            )
         raise UsageError("rules diff takes two maps", "tracelens rules diff default vllm_engine/llama [TRACE...]")
     engine, model = asked.options["engine"], asked.options["model"]
     first, second = (load_ruleset(one, engine, model) for one in chosen)

@@ -276,6 +276,33 @@ def shipped_for(engine: str | None, model: str | None) -> str:
     return name if name in shipped_maps() else DEFAULT_MAP
 
 
+def check_asked(engine: str | None, model: str | None, *, found_engine: str | None) -> None:
+    """Refuse an engine or a model that no shipped map is for, rather than read the capture with the default one.
+
+    Args:
+        engine: as asked for; null: not.
+        model: as asked for; null: not.
+        found_engine: what the capture shows.
+
+    Raises:
+        RuleError: there is none; those that there are stand in the hint.
+    """
+    places = [name.split("/") for name in shipped_maps() if "/" in name]
+    engines = sorted({place[0] for place in places})
+    if engine is not None and engine not in engines:
+        raise RuleError(f"no shipped map is for the engine {engine}", f"Engines: {', '.join(engines)}")
+    if model is None:
+        return
+    serving = engine or found_engine
+    if serving is None:
+        raise RuleError(
+            f"the capture does not show which engine runs {model}", f"Add --engine, one of {', '.join(engines)}"
+        )
+    if f"{serving}/{model}" not in shipped_maps():
+        models = ", ".join(sorted(place[1] for place in places if place[0] == serving)) or "none"
+        raise RuleError(f"no shipped map is for {serving}/{model}", f"Models of {serving}: {models}")
+
+
 def load_ruleset(rules: str | None = None, engine: str | None = None, model: str | None = None) -> RuleSet:
     """The map to use.
 
