@@ -99,9 +99,10 @@ def find_replays(tl: Timeline) -> Replays:
 
 def _find(tl: Timeline) -> Replays:
     in_replay = (tl.in_graph | (tl.kind == GRAPH)) & (tl.correlation >= 0)
-    ends = (tl.correlation[1:] != tl.correlation[:-1]) | ~in_replay[1:] | ~in_replay[:-1]
-    opens = np.flatnonzero(np.concatenate([np.ones(min(len(tl), 1), bool), ends]))
-    opens = np.union1d(opens, tl.first[:-1])
+    begins = np.ones(len(tl), bool)
+    begins[1:] = (tl.correlation[1:] != tl.correlation[:-1]) | ~in_replay[1:] | ~in_replay[:-1]
+    begins[tl.first[:-1]] = True
+    opens = np.flatnonzero(begins)
     bounds = np.append(opens, len(tl))
     place = tl.rank_place[opens].astype(np.int64)
     order = _issue_order(tl, opens, place)

@@ -10,6 +10,7 @@ its places; the split is a cycle if its stretches repeat each other and none is 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from tracelens.analyses.timeline import Flags, Ints
 
 _LEAST_CYCLES = 3
 _CANDIDATES = 200
+_CODES = 65_536
 _ALIKE = 0.02
 """Two stretches whose lengths differ by this share count as equal: attention splits vary with the context."""
 
@@ -63,8 +65,8 @@ def cycle_starts(
     """
     if len(tokens) < _LEAST_CYCLES:
         return None
-    kinds, first, code, count = np.unique(tokens, return_index=True, return_inverse=True, return_counts=True)
-    group_count = len(np.unique(groups))
+    kinds, first, code, count = _coded(tokens)
+    group_count = int(np.count_nonzero(groups[1:] != groups[:-1])) + 1
     allowed = count >= _LEAST_CYCLES * group_count
     if only is not None:
         allowed &= np.bincount(code, only, minlength=len(kinds)) > 0
@@ -79,7 +81,7 @@ def cycle_starts(
         regularity, length = _regularity(places, groups, running)
         if regularity < 0.8 or _inner_period(code, places, groups, running):
             continue
-        chosen = _beginning(count, order, bounds, token, groups, running, idle_before, only)
+        chosen = _beginning(count, order, bounds, token, groups, group_count, running, idle_before, only)
         places = order[bounds[chosen] : bounds[chosen + 1]]
         regularity, length = _regularity(places, groups, running)
         return Cycles(places, int(kinds[chosen]), length, regularity)
@@ -136,6 +138,25 @@ def _alike(lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[
     return result
 
 
+def _coded(
+    tokens: npt.NDArray[np.integer | np.unsignedinteger],
+) -> tuple[npt.NDArray[Any], Ints, npt.NDArray[np.integer], Ints]:
+    """(distinct tokens ascending, first place of each, code of each place, count of each)."""
+    small = tokens.dtype.kind == "i" and int(tokens.min()) >= 0 and int(tokens.max()) < _CODES
+    if not small:
+        kinds, first, code, count = np.unique(tokens, return_index=True, return_inverse=True, return_counts=True)
+        return kinds, first, code, count
+    every = np.bincount(tokens)
+    kinds = np.flatnonzero(every)
+    number = np.zeros(len(every), np.uint16)
+    number[kinds] = np.arange(len(kinds), dtype=np.uint16)
+    code = number[tokens]
+    first = np.zeros(len(kinds), np.int64)
+    # The last write stands: going backwards leaves the first place.
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    return kinds, first, code, every[kinds]
+
+
 def _scrambled(code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """A number per token whose sums over different stretches do not agree by chance."""
     value = (code.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -163,7 +184,7 @@ def _regularity(places: Ints, groups: npt.NDArray[np.integer], running: npt.NDAr
     fits = _alike(lengths, contents, ranks, usual)
     # What lies before the first and after the last place is cut by the capture: at most one stretch each.
     covered = int(lengths.sum())
-    rank_count = len(np.unique(groups))
+    rank_count = len(np.unique(ranks))
     loose = len(running) - 1 - covered
     excess = max(loose - 2 * usual * rank_count, 0)
     return float(lengths[fits].sum()) / (covered + excess), usual
@@ -202,6 +223,7 @@ def _beginning(
     bounds: Ints,
     token: int,
     groups: npt.NDArray[np.integer],
+    group_count: int,
     running: npt.NDArray[np.uint64],
     idle_before: Ints | None,
     only: Flags | None,
@@ -212,7 +234,7 @@ def _beginning(
     """
     if idle_before is None:
         return token
-    slack = 2 * len(np.unique(groups))
+    slack = 2 * group_count
     best, best_ns = -1, -1
     for other in np.flatnonzero(np.abs(count - count[token]) <= slack).tolist():
         places = order[bounds[other] : bounds[other + 1]]

@@ -188,47 +188,52 @@ class Timeline:
     @cached_property
     def _launches_and_links(self) -> tuple[Launches, Codes]:
         self.trace.ensure("launch")
-        calls = self.trace.rows(_SQL, "launches")
-        names = tuple(str(name) for name in self.trace.rows(_SQL, "api_names")["api_name"].to_list())
+        names = self.trace.rows(_SQL, "api_names")["api_name"].to_list()
+        calls = self.trace.rows(_SQL, "launches", names=names)
         processes = np.unique(self.rank_table["process"].to_numpy())
-        place = np.searchsorted(processes, calls["process"].to_numpy())
-        mine = (place < len(processes)) & (
-            processes[np.minimum(place, len(processes) - 1)] == calls["process"].to_numpy()
-        )
-        correlation = calls["correlation"].to_numpy().astype(np.int64)
+        own = calls["process"].to_numpy()
+        place = np.searchsorted(processes, own)
+        mine = (place < len(processes)) & (processes[np.minimum(place, len(processes) - 1)] == own)
+        if not bool(mine.all()):
+            calls, place = calls.filter(pl.Series(mine)), place[mine]
+        correlation = calls["correlation"].to_numpy().astype(np.int64, copy=False)
         span = max(int(correlation.max(initial=0)), int(self.correlation.max(initial=0))) + 2
-        key = np.where(mine, place.astype(np.int64) * span + correlation, -1)
-        order = np.argsort(key, kind="stable")
-        ordered = key[order]
-        if bool(np.any(ordered[1:] == ordered[:-1])):
+        key = place.astype(np.int64) * span + correlation
+        if not bool((key[1:] > key[:-1]).all()):
             # Several calls with one id: the earliest launches, whatever the order of the rows.
             order = np.lexsort((calls["end_ns"].to_numpy(), calls["start_ns"].to_numpy(), key))
-            ordered = key[order]
-        thread_table = calls.select("process", "thread").unique().sort("process", "thread")
-        codes = calls.select("process", "thread").join(
-            thread_table.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left"
-        )["code"]
+            calls, key = calls[order], key[order]
+        thread, threads = _threads(calls)
         launches = Launches(
-            begin=calls["start_ns"].to_numpy()[order].astype(np.int64, copy=False),
-            end=calls["end_ns"].to_numpy()[order].astype(np.int64, copy=False),
-            thread=codes.to_numpy()[order].astype(np.int32),
-            api=calls["api"].to_numpy()[order].astype(np.int32),
-            graph=calls["graph_launch"].to_numpy()[order].astype(bool),
-            threads=thread_table,
-            api_names=names,
+            begin=calls["start_ns"].to_numpy().astype(np.int64, copy=False),
+            end=calls["end_ns"].to_numpy().astype(np.int64, copy=False),
+            thread=thread,
+            api=calls["api"].to_numpy().astype(np.int32, copy=False),
+            graph=calls["graph_launch"].to_numpy().astype(bool, copy=False),
+            threads=threads,
+            api_names=tuple(names),
         )
         of_rank = np.searchsorted(processes, self.rank_table["process"].to_numpy()).astype(np.int64) * span
+        return launches, self._links(key, of_rank, len(processes) * span)
+
+    def _links(self, key: Ints, of_rank: Ints, bound: int) -> Codes:
+        """Place of each event's key in the ascending `key`, -1 where it is not there."""
         # The nodes of a replay follow each other under one id: look up each run once.
         own = self.correlation
-        change = np.flatnonzero(own[1:] != own[:-1]) + 1
-        runs = np.unique(np.concatenate([self.first[:-1], change]))
-        wanted = np.where(own[runs] >= 0, of_rank[self.rank_place[runs]] + own[runs], -2)
-        found = np.searchsorted(ordered, wanted)
-        hit = np.zeros(len(wanted), bool)
-        if len(ordered):
-            hit = ordered[np.minimum(found, len(ordered) - 1)] == wanted
-        link = np.where(hit, found, -1).astype(np.int32)
-        return launches, np.repeat(link, np.diff(np.append(runs, len(own))))
+        changes = np.concatenate([np.ones(min(len(own), 1), bool), own[1:] != own[:-1]])
+        changes[self.first[:-1]] = True
+        runs = np.flatnonzero(changes)
+        wanted = np.where(own[runs] >= 0, of_rank[self.rank_place[runs]] + own[runs], -1)
+        if bound <= 4 * len(key) + _CELLS:
+            # Ids are dense: a table is faster than a search. The first call of an id stands.
+            table = np.full(bound, -1, np.int32)
+            table[key[::-1]] = np.arange(len(key) - 1, -1, -1, dtype=np.int32)
+            link = np.where(wanted >= 0, table[np.maximum(wanted, 0)], -1).astype(np.int32)
+        else:
+            found = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
+            hit = key[found] == wanted if len(key) else np.zeros(len(wanted), bool)
+            link = np.where(hit, found, -1).astype(np.int32)
+        return link if len(runs) == len(own) else np.repeat(link, np.diff(np.append(runs, len(own))))
 
     @cached_property
     def stream_order(self) -> Ints:
@@ -355,6 +360,19 @@ def narrow(values: Ints) -> Ints | Codes:
     info = np.iinfo(np.int32)
     fits = len(values) == 0 or (int(values.min()) >= info.min and int(values.max()) <= info.max)
     return values.astype(np.int32) if fits else values
+
+
+def _threads(calls: pl.DataFrame) -> tuple[Codes, pl.DataFrame]:
+    """(code of each call's thread, the threads: process and thread, ascending)."""
+    process, thread = calls["process"].to_numpy(), calls["thread"].to_numpy()
+    changes = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
+    runs = np.flatnonzero(np.concatenate([np.ones(min(len(process), 1), bool), changes]))
+    each = pl.DataFrame({"process": process[runs], "thread": thread[runs]})
+    threads = each.unique().sort("process", "thread")
+    codes = each.join(threads.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left")[
+        "code"
+    ]
+    return np.repeat(codes.to_numpy().astype(np.int32), np.diff(np.append(runs, len(process)))), threads
 
 
 def _streams(places: npt.NDArray[np.int16], numbers: npt.NDArray[np.integer]) -> tuple[Codes, Codes, Ints]:

@@ -40,17 +40,14 @@ SELECT event_id, graph FROM event WHERE list_contains($ranks::INTEGER[], rank)
 SELECT count(*) > 0 AS recorded FROM (SELECT 1 FROM event WHERE graph IS NOT NULL LIMIT 1)
 
 -- name: launches
--- One row per API call that launched an event, with the place of its name in `api_names`.
-SELECT launch.process, launch.thread, launch.correlation, launch.start_ns, launch.end_ns, launch.graph_launch, api.api
+-- One row per API call that launched an event, with the place of its name in `api_names`, -1 without a name.
+SELECT process, thread, correlation, start_ns, end_ns, graph_launch,
+    (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api
 FROM launch
-JOIN (
-    SELECT api_name, (row_number() OVER (ORDER BY api_name) - 1)::INTEGER AS api
-    FROM (SELECT DISTINCT api_name FROM launch)
-) AS api ON api.api_name IS NOT DISTINCT FROM launch.api_name
 
 -- name: api_names
 -- One row per API name. Order: name.
-SELECT DISTINCT api_name FROM launch ORDER BY api_name
+SELECT DISTINCT api_name FROM launch WHERE api_name IS NOT NULL ORDER BY api_name
 
 -- name: kernel_names
 -- One row per name. Order: name_id, which is the order of names.
