@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -42,16 +44,21 @@ def capture(
     )
     line = CaptureLine(words, name, delay, duration)
     if not run:
-        sys.stdout.write(f"{shlex.join(line.profile())}\n{shlex.join(line.export())}\n\n")
+        sys.stdout.write(f"{shlex.join(line.profile())}\n{line.export_text()}\n\n")
         for flag, why in reasons(line, named):
             sys.stdout.write(f"# {flag}: {why}\n" if flag else f"# {why}\n")
-        sys.stdout.write(f"\n# then: tracelens info {name}.sqlite\n")
+        files = f"{name}.rank*.sqlite" if line.per_rank else f"{name}.sqlite"
+        sys.stdout.write(f"\n# then: tracelens info {files}\n")
         return 0
-    return _run([line.profile(), line.export()])
+    _run(line.profile())
+    reports = sorted(Path().glob(f"{glob.escape(name)}.rank*.nsys-rep")) if line.per_rank else [None]
+    for report in reports:
+        _run(line.export(None if report is None else report.name.removesuffix(".nsys-rep")))
+    return 0
 
 
-def _run(commands: list[list[str]]) -> int:
-    """Runs the commands one after the other, as the user would, without a shell."""
+def _run(words: list[str]) -> None:
+    """Runs one command as the user would, without a shell."""
     import shutil
     import subprocess
 
@@ -59,8 +66,7 @@ def _run(commands: list[list[str]]) -> int:
         raise InputError(
             "nsys is not on the PATH", "Leave --run out to see the commands, and run them where nsys is installed."
         )
-    for words in commands:
-        done = subprocess.run(words, check=False)
-        if done.returncode:
-            raise InputError(f"nsys {words[1]} ended with exit code {done.returncode}", "Its own messages stand above.")
-    return 0
+    done = subprocess.run(words, check=False)
+    if done.returncode:
+        task = "export" if words[:2] == ["nsys", "export"] else "profile"
+        raise InputError(f"nsys {task} ended with exit code {done.returncode}", "Its own messages stand above.")
