@@ -15,7 +15,7 @@ from tests.analyses.drawn_steps import GEMM, NORM, SAMPLE, US, copy, kernel, loa
 from tests.running import REAL, needs_real
 from tracelens.analyses.steps import figures_per_step, find_steps, step_windows, steps
 from tracelens.errors import SelectionError, UsageError
-from tracelens.simulate import CaptureSpec, ClockJump, GraphTrace, Stall, Stretch, simulate, write
+from tracelens.simulate import CaptureSpec, ClockJump, GraphTrace, LostRun, Stall, Stretch, simulate, write
 from tracelens.trace import LoadedTrace, Options, open_trace
 
 DECODE = "execute_context_0(0)_generation_8(8)"
@@ -537,6 +537,17 @@ def test_simulated_steps_are_those_of_the_truth(tmp_path: Path, name: str) -> No
             facts = find_steps(trace).facts
             assert facts["idle_between_count"] == 4
             assert facts["idle_between_ns"] == pytest.approx(320e6, rel=0.002)
+
+
+def test_lost_graph_nodes_are_told(tmp_path: Path) -> None:
+    """All replays of a graph have the same nodes; 20 of one rank are missing in the middle."""
+    spec = CaptureSpec(steps=20, lost_runs=(LostRun(rank=2, at_frac=0.5, count=20),))
+    for lost in (spec, CaptureSpec(steps=20, rungs=(8, 16), prefill_every=4)):
+        paths = write(simulate(lost), tmp_path / str(len(lost.lost_runs)), truth=False)
+        with open_trace([str(path) for path in paths]) as trace:
+            told = [notice for notice in steps(trace).notices if notice.code == "graph-nodes-missing"]
+            assert len(told) == len(lost.lost_runs)
+            assert all(15 <= (notice.count or 0) <= 20 and "on rank 2" in notice.message for notice in told)
 
 
 def test_one_file_per_rank_numbers_alike(tmp_path: Path) -> None:

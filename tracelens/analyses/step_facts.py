@@ -163,6 +163,7 @@ def tell(
             )
         )
     notices.extend(_uneven(rows))
+    notices.extend(_missing_nodes(rows))
     return tuple(notices)
 
 
@@ -208,3 +209,30 @@ def _between(rows: pl.DataFrame, number: int, first: int, last: int, time: str) 
         .sort("rank")
     )
     return int(both["length"][0]) if both.height else None
+
+
+def _missing_nodes(rows: pl.DataFrame) -> list[Notice]:
+    """Whole steps that show fewer graph nodes than the others of their rank and rung: a graph never runs in part."""
+    kind = ["place", "phase", "rung", "graph_id"]
+    whole = rows.filter(pl.col("complete") & (pl.col("graph_node_count") > 0))
+    usual = whole.group_by(kind).agg(pl.col("graph_node_count").mode().max().alias("usual"), pl.len().alias("alike"))
+    short = whole.join(usual, on=kind, nulls_equal=True).filter(
+        (pl.col("alike") > 2) & (pl.col("graph_node_count") < pl.col("usual"))
+    )
+    if short.is_empty():
+        return []
+    lost = int((short["usual"] - short["graph_node_count"]).sum())
+    where = ", ".join(
+        f"step {step} on rank {rank}"
+        for step, rank in short.sort("set", "step", "rank").select("step", "rank").head(4).iter_rows()
+    )
+    return [
+        Notice(
+            "graph-nodes-missing",
+            "warning",
+            f"{lost} nodes of graph replays are missing, in {where}{' and more' if short.height > 4 else ''}: the capture lost "
+            "records, and what looks like a gap there may be work",
+            "Flush more often, or trace less: nsys profile --cuda-flush-interval=...",
+            lost,
+        )
+    ]

@@ -10,6 +10,7 @@ from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Schema
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 _MEANS = ("collective", "exposed", "wait", "gap", "host_late")
 
@@ -17,7 +18,7 @@ SUMMARY = Schema(
     "one phase and rung, over complete steps outside warm-up; a step's step_ns is the median over its ranks",
     Column("phase", pl.String, "prefill, decode, mixed or other"),
     Column("rung", pl.String, "batch size or shape class"),
-    Column("step_count", pl.Int64, "steps in the statistics", "count"),
+    Column("step_count", pl.Int64, "steps in the statistics; ranks that nothing links count theirs apart", "count"),
     Column("mean_ns", pl.Int64, "mean of step_ns", "ns"),
     Column("p10_ns", pl.Int64, "10th percentile of step_ns, linear between ranks", "ns"),
     Column("p50_ns", pl.Int64, "median of step_ns", "ns"),
@@ -121,7 +122,7 @@ def sentences(rows: pl.DataFrame, summary: pl.DataFrame, found: Steps) -> tuple[
     if summary.is_empty():
         warm = "warm_up" in rows.columns and bool(rows.filter("complete_on_all")["warm_up"].any())
         none = "all whole ones counted as warm-up" if warm else "none of them whole on all ranks"
-        return (f"{rows.select('set', 'step').n_unique()} steps by {found.marking.marker}, {none}.",)
+        return (f"{plural(rows.select('set', 'step').n_unique(), 'step')} by {found.marking.marker}, {none}.",)
     decode = summary.filter(pl.col("phase") == "decode")
     shown = (
         (decode if decode.height else summary).sort(-pl.col("step_count"), "rung", nulls_last=True).row(0, named=True)
@@ -129,9 +130,9 @@ def sentences(rows: pl.DataFrame, summary: pl.DataFrame, found: Steps) -> tuple[
     rung = f" {shown['rung']}" if str(shown["rung"] or "").startswith("bs=") else ""
     step_ms = shown["p50_ns"] / 1e6
     kind = "Step" if shown["phase"] == "other" else f"{shown['phase'].capitalize()} step"
-    head = f"{kind}{rung}: p50 {step_ms:.3f} ms (p90 {shown['p90_ns'] / 1e6:.3f} ms, n = {shown['step_count']})"
+    head = f"{kind}{rung}: p50 {step_ms:.3f} ms (p90 {shown['p90_ns'] / 1e6:.3f} ms, n = {steps_counted(_of_rung(rows, shown))})"
     rate = _tokens_per_second(rows, shown)
-    lines = [head + (f", {rate:.1f} tokens/s" if rate is not None else "") + "."]
+    lines = [head + (f", {rate:,.1f} tokens/s" if rate is not None else "") + "."]
     mean = shown["mean_ns"]
     parts = []
     if shown["exposed_mean_ns"] is not None:
@@ -149,22 +150,44 @@ def sentences(rows: pl.DataFrame, summary: pl.DataFrame, found: Steps) -> tuple[
     facts = found.facts
     if facts["idle_between_count"]:
         lines.append(
-            f"{facts['idle_between_count']} idle stretches between requests, {facts['idle_between_ns'] / 1e6:.1f} ms together, "
-            "are in no step; a capture cannot always tell a client's pause from a host's stall."
+            f"{plural(facts['idle_between_count'], 'idle stretch', 'idle stretches')} between requests, "
+            f"{facts['idle_between_ns'] / 1e6:.1f} ms together, lie in no step; a capture cannot always tell a client's pause from a host's stall."
         )
     return tuple(lines)
+
+
+def _of_rung(rows: pl.DataFrame, shown: dict[str, object]) -> pl.DataFrame:
+    """The rows behind one row of the summary."""
+    return rows.filter(
+        (pl.col("phase") == shown["phase"])
+        & pl.col("rung").eq_missing(pl.lit(shown["rung"]))
+        & pl.col("complete_on_all")
+        & ~pl.col("warm_up")
+    )
+
+
+def steps_counted(rows: pl.DataFrame) -> str:
+    """How many steps rows of set, step and rank are, for sentences: `59`, or `472: 59 on each of 8 ranks, ...`.
+
+    A step has one number on the ranks of its set. Where no matched collective links ranks, each is a set of its own,
+    and what may be one forward pass counts once for each of them.
+    """
+    sets = rows.group_by("set").agg(pl.col("step").n_unique().alias("steps"), pl.col("rank").n_unique().alias("ranks"))
+    total = int(sets["steps"].sum())
+    if sets.height < 2:
+        return f"{total:,}"
+    low, high = sets["steps"].min(), sets["steps"].max()
+    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    if sets["ranks"].max() == 1:
+        return f"{total:,}: {each} on each of {sets.height} ranks, which no matched collective links"
+    return f"{total:,}: {each} in each of {sets.height} groups of ranks, which no matched collective links"
 
 
 def _tokens_per_second(rows: pl.DataFrame, shown: dict[str, object]) -> float | None:
     """Tokens per second of a decode rung: only where each request of a step yields one known token."""
     if shown["phase"] != "decode":
         return None
-    mine = rows.filter(
-        (pl.col("phase") == "decode")
-        & pl.col("rung").eq_missing(pl.lit(shown["rung"]))
-        & pl.col("complete_on_all")
-        & ~pl.col("warm_up")
-    )
+    mine = _of_rung(rows, shown)
     # With draft tokens a step holds more tokens than requests, and how many were accepted is not in the capture.
     if (
         mine.is_empty()
