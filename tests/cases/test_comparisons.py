@@ -93,11 +93,12 @@ def test_both_sides_say_which_steps_they_are(folder: Path) -> None:
     """The same pair, whole or cut to some steps: the window is part of the answer (GindaChen/nsys-ai#523)."""
     shown = tracelens("compare", "base", "bad", "--steps", "5-24", cwd=folder)
     assert "n = 20 and 20 steps" in " ".join(shown.out.split())
-    lines = shown.out.splitlines()
-    assert "before: decode bs=8: 20 of steps 5-24" in lines
-    assert "after:  decode bs=8: 20 of steps 5-24" in lines
+    for side in ("before:", "after:"):
+        (line,) = [line for line in shown.out.splitlines() if line.startswith(side)]
+        assert "decode bs=8" in line
+        assert "steps 5-24" in line
     answer = tracelens("compare", "base", "bad", "--format", "json", cwd=folder).json
-    assert answer["provenance"]["windows"] == [["decode bs=8: 39 of steps 0-38"]] * 2
+    assert ["steps 0-38" in window for side in answer["provenance"]["windows"] for window in side] == [True, True]
 
 
 def test_a_change_in_one_stretch_of_the_capture_is_found_by_time_too(folder: Path) -> None:
