@@ -1,6 +1,8 @@
 """Two runs compared: the planted change is named, nothing else is, and every nanosecond has its place."""
 
+import io
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,8 @@ from tracelens.analyses.compare_sides import CAUSES, Named, SideFigures, load_si
 from tracelens.analyses.gate import judge
 from tracelens.errors import NotComparableError, UsageError
 from tracelens.simulate import CaptureSpec, Costlier, ExtraKernel, Slow, Stall, write
+from tracelens.views import compare as view
+from tracelens.views.terminal import Screen
 
 BASE = CaptureSpec(tp=4, steps=64, layers=32, seed=1, kernel_noise=0.01)
 
@@ -151,6 +155,26 @@ def test_equal_runs_have_no_finding(run):
 def test_other_rank_counts_are_not_compared(run):
     with pytest.raises(NotComparableError, match="4 ranks before, 2 after"):
         tracelens.compare(run(BASE), run(replace(BASE, tp=2)))
+
+
+def test_other_rank_counts_go_before_other_rungs(run):
+    """Batches differ too; what explains the most is told."""
+    with pytest.raises(NotComparableError, match="4 ranks before, 2 after"):
+        tracelens.compare(run(BASE), run(replace(BASE, tp=2, batch=1)))
+
+
+def test_parts_and_their_sum_stand_in_one_line(run):
+    slower = run(replace(BASE, seed=2, faults=(Costlier("all_gather", 249_000),)))
+    result = tracelens.compare(run(BASE), slower)
+    stream = io.StringIO()
+    view.show(result, Screen(stream))
+    (line,) = [line for line in stream.getvalue().splitlines() if line.startswith("Sum of the parts")]
+    told = re.fullmatch(
+        r"Sum of the parts: buckets ([-\d.]+) \+ gaps ([-\d.]+) \+ unattributed ([-\d.]+) = change ([-\d.]+) us\.", line
+    )
+    *parts, change = map(float, told.groups())
+    assert sum(parts) == pytest.approx(change, abs=0.2)
+    assert change == pytest.approx(249, abs=2)
 
 
 def test_a_baseline_gives_the_same_answer_as_its_capture(run, tmp_path):

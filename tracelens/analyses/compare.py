@@ -15,13 +15,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracelens.analyses.compare_pairs import Pair, pair_collectives, pair_groups, pair_names
-from tracelens.analyses.compare_sides import CAUSES, SideFigures, rungs_of, shared_rung, side_figures
+from tracelens.analyses.compare_sides import CAUSES, SideFigures, graph_tracing, rungs_of, shared_rung, side_figures
 from tracelens.analyses.compare_words import Finding, headline
 from tracelens.analyses.evidence import Blocks, block_means, blocks_for, welch_interval
 from tracelens.analyses.steps import find_steps
 from tracelens.errors import NotComparableError
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 Floats = NDArray[np.float64]
 
@@ -107,6 +108,8 @@ def compare(before: LoadedTrace | Sequence[LoadedTrace], after: LoadedTrace | Se
         NotComparableError: other ranks, no common phase and rung, or a side without steps.
     """
     sides = [[one] if isinstance(one, LoadedTrace) else list(one) for one in (before, after)]
+    check_ranks(len(sides[0][0].ranks), len(sides[1][0].ranks))
+    _check_tracing(graph_tracing(sides[0][0]), graph_tracing(sides[1][0]))
     rungs = [_common_rungs([rungs_of(trace) for trace in side]) for side in sides]
     ours, theirs, _ = shared_rung(rungs[0], rungs[1])
     figures = [
@@ -174,19 +177,31 @@ def compare_figures(
     return CompareResult(ordered, tuple(every), (provenance or {}) | facts, tuple(told))
 
 
-def _check_comparable(before: SideFigures, after: SideFigures) -> None:
-    ranks = len(before.ranks), len(after.ranks)
-    if ranks[0] != ranks[1]:
+def check_ranks(before: int, after: int) -> None:
+    """Refuse sides of different rank counts, before their phases and rungs, which then differ as well.
+
+    Raises:
+        NotComparableError: they differ.
+    """
+    if before != after:
         raise NotComparableError(
-            f"not comparable: {ranks[0]} ranks before, {ranks[1]} after",
+            f"not comparable: {plural(before, 'rank')} before, {after:,} after",
             "Compare captures of the same parallelism, or choose ranks with --ranks.",
         )
-    traced = before.environment.get("graph_trace"), after.environment.get("graph_trace")
-    if "graph" in traced and traced[0] != traced[1]:
+
+
+def _check_tracing(before: str | None, after: str | None) -> None:
+    """Refuse a side whose graphs are opaque against one whose graphs are not: all kernels would have appeared."""
+    if "graph" in (before, after) and before != after:
         raise NotComparableError(
-            f"not comparable: CUDA graphs traced by {traced[0]} before, by {traced[1]} after",
+            f"not comparable: CUDA graphs traced by {before} before, by {after} after",
             "Capture both with --cuda-graph-trace=node.",
         )
+
+
+def _check_comparable(before: SideFigures, after: SideFigures) -> None:
+    check_ranks(len(before.ranks), len(after.ranks))
+    _check_tracing(before.environment.get("graph_trace"), after.environment.get("graph_trace"))
 
 
 def _buckets(side: SideFigures) -> list[str | None]:

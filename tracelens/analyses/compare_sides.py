@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_figures import step_figures
+from tracelens.analyses.step_summary import steps_counted
 from tracelens.analyses.steps import find_steps, steps
 from tracelens.errors import NotComparableError, UsageError
 from tracelens.trace import LoadedTrace
@@ -209,6 +210,8 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
     offsets = dict(trace.rows(_SQL, "positions").iter_rows())
     trace.db.unregister("sample_window")
     spans = trace.rows(_SQL, "spans", ranks=trace.ranks)
+    numbers = order["step"].sort().to_list()
+    count, _, each = steps_counted(table).partition(": ")
     return SideFigures(
         phase=phase,
         rung=rung,
@@ -227,7 +230,7 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
         rungs=rungs_of(trace),
         span_ns=float(spans["span_ns"].mean() or 0),  # type: ignore[arg-type]
         wait_known=wait_known,
-        window=f"{phase} {rung}: {order.height} of steps {order['step'][0]}-{order['step'][-1]}",
+        window=f"{phase} {rung}: {count} of steps {numbers[0]}-{numbers[-1]}" + (f" ({each})" if each else ""),
     )
 
 
@@ -260,6 +263,12 @@ def _by_rank(
             figures["wait in collectives"] = float(mine["wait_ns"].mean() or 0)  # type: ignore[arg-type]
         found[rank] = figures
     return found
+
+
+def graph_tracing(trace: LoadedTrace) -> str | None:
+    """How CUDA graphs were traced: node, graph, none; null where the capture does not say."""
+    told: str | None = dict(trace.rows(_SQL, "environment").iter_rows()).get("graph_trace")
+    return told
 
 
 def _environment(trace: LoadedTrace) -> dict[str, str]:

@@ -10,6 +10,7 @@ import polars as pl
 from tracelens.analyses.compare_sides import SideFigures
 from tracelens.analyses.evidence import Blocks
 from tracelens.ruleset.spelling import short_name
+from tracelens.units import plural
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def headline(finding: Finding) -> list[str]:
     delta = int(verdict["delta_ns"])
     phase = "" if verdict["phase"] == "other" else f"{verdict['phase']} "
     kind = f"{phase}step ({verdict['rung']})" if str(verdict["rung"]).startswith("bs=") else f"{phase}step"
-    steps = f"n = {finding.sides[0].step_count} and {finding.sides[1].step_count} steps"
+    steps = f"n = {finding.sides[0].step_count:,} and {plural(finding.sides[1].step_count, 'step')}"
     told = f"The {kind} takes {_ms(verdict['before_step_ns'])} -> {_ms(verdict['after_step_ns'])}, {_signed(delta)} ({delta / step_ns:+.1%} of the step; {_sure(verdict)}, {steps})"
     parts = _parts(finding)
     changed = [row for row in parts if _found(row, step_ns, finding.floor_frac)]

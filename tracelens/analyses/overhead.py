@@ -9,7 +9,7 @@ from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 
 LARGE_FRAC = 0.05
-"""Above this, gaps are more the profiler's than the program's."""
+"""Above this, gaps may be more the profiler's than the program's."""
 
 
 def profiler_overhead(trace: LoadedTrace, summary: pl.DataFrame) -> tuple[Notice, ...]:
@@ -53,7 +53,7 @@ def profiler_overhead(trace: LoadedTrace, summary: pl.DataFrame) -> tuple[Notice
             Notice(
                 "profiler-overhead",
                 "warning",
-                f"{told}, and above 5 % it is the gaps that are inflated, not the kernels",
+                f"{told}, and above 5 % that is more often the gaps, which launching under a profiler lengthens, than the kernels",
                 "Trace less: no backtraces, no context switches, --trace=cuda,nvtx alone.",
                 None,
             ),

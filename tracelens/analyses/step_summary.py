@@ -176,8 +176,8 @@ def steps_counted(rows: pl.DataFrame) -> str:
     total = int(sets["steps"].sum())
     if sets.height < 2:
         return f"{total:,}"
-    low, high = sets["steps"].min(), sets["steps"].max()
-    each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    counts = sorted(sets["steps"].to_list())
+    each = f"{counts[0]:,}" if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,}"
     if sets["ranks"].max() == 1:
         return f"{total:,}: {each} on each of {sets.height} ranks, which no matched collective links"
     return f"{total:,}: {each} in each of {sets.height} groups of ranks, which no matched collective links"

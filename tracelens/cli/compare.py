@@ -77,7 +77,7 @@ def compare(
 
 def _results(asked: Asked, sides: list[str], baseline: str | None, stack: ExitStack) -> list[tuple[str, CompareResult]]:
     """Each later run against the first, or the one run against the baseline."""
-    from tracelens.analyses.compare import compare_figures
+    from tracelens.analyses.compare import check_ranks, compare_figures
     from tracelens.analyses.compare_sides import load_side, rungs_of, shared_rung, side_figures
     from tracelens.api import compare as compare_traces
 
@@ -89,6 +89,7 @@ def _results(asked: Asked, sides: list[str], baseline: str | None, stack: ExitSt
         saved = load_side(Path(baseline))
         found = []
         for trace in _load(asked, sides[0], stack):
+            check_ranks(len(saved.ranks), len(trace.ranks))
             _, chosen, _ = shared_rung([(saved.phase, saved.rung, saved.step_count)], rungs_of(trace))
             found.append(side_figures(trace, *chosen))
         return [(sides[0], compare_figures([saved], found))]

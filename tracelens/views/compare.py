@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracelens.frames import Result
+from tracelens.units import time_scale
 from tracelens.views.terminal import Screen
 
 _SHOWN = 12
@@ -62,11 +63,7 @@ def show(result: Result, screen: Screen) -> None:
             labels=_LABELS,
             total=["before_per_step_ns", "after_per_step_ns", "delta_ns"] if name in ("buckets", "gaps") else [],
         )
-    verdict = result.tables["verdict"]
-    screen.line(
-        f"buckets + gaps + {int(verdict['unattributed_ns'][0]) / 1e3:.2f} us unattributed = {int(verdict['delta_ns'][0]) / 1e3:.2f} us"
-    )
-    screen.line()
+    screen.sentences([_sum_of_parts(result)])
     ranks = result.tables["ranks"]
     single = ranks.filter(pl.col("delta_ns").abs() > 0.005 * step_ns)
     if not single.is_empty():
@@ -80,3 +77,17 @@ def show(result: Result, screen: Screen) -> None:
     differing = result.tables["environment"].filter(~pl.col("before").eq_missing(pl.col("after")))
     if not differing.is_empty():
         screen.table(differing, result.schemas["environment"], title="What else differs")
+
+
+def _sum_of_parts(result: Result) -> str:
+    """The parts that sum to the change of the step, in one unit."""
+    verdict = result.tables["verdict"]
+    parts = {
+        "buckets": int(result.tables["buckets"]["delta_ns"].sum()),
+        "gaps": int(result.tables["gaps"]["delta_ns"].sum()),
+        "unattributed": int(verdict["unattributed_ns"][0]),
+    }
+    change = int(verdict["delta_ns"][0])
+    scale = time_scale([*parts.values(), change])
+    terms = " + ".join(f"{name} {scale.format(value)}" for name, value in parts.items())
+    return f"Sum of the parts: {terms} = change {scale.format(change)} {scale.symbol}."

@@ -43,7 +43,8 @@ def show(result: Result, screen: Screen) -> None:
         screen.table(
             ranks.sort("communicator", -pl.col("last_count"), "rank"),
             result.schemas["ranks"],
-            title="Ranks, most often last first (lateness: mean arrival after the reference member, and its parts)",
+            title="Ranks, most often last first (waits in all: summed over the capture's matched calls; late: mean arrival after "
+            "the reference member, and its parts)",
             columns=[
                 *(["communicator"] if several else []),
                 "rank",
@@ -67,12 +68,13 @@ def show(result: Result, screen: Screen) -> None:
                 "other_lateness_ns",
             ],
             labels={
-                "last_frac": "last",
-                "first_count": "first",
+                "last_frac": "last of calls",
+                "first_count": "times first",
                 "wait_per_step_ns": "wait a step",
-                "wait_ns": "wait",
-                "caused_wait_ns": "caused wait",
+                "wait_ns": "wait in all",
+                "caused_wait_ns": "caused wait in all",
                 "lateness_mean_ns": "late",
+                "compute_ratio": "compute ratio",
                 "device_lateness_ns": "by device",
                 "host_lateness_ns": "by host",
                 "upstream_lateness_ns": "by upstream",
@@ -86,7 +88,7 @@ def show(result: Result, screen: Screen) -> None:
     screen.table(
         result["clock"],
         result.schemas["clock"],
-        title="Clock",
+        title="Clock (aligned = local - offset - drift x (local - t0); ends: fitted to collectives, trust: as recorded)",
         columns=[
             "set",
             "rank",
@@ -103,7 +105,11 @@ def show(result: Result, screen: Screen) -> None:
         limit=_RANKS_SHOWN,
     )
     if not result["set_aside"].is_empty():
-        screen.table(result["set_aside"], result.schemas["set_aside"], title="Set aside")
+        screen.table(
+            result["set_aside"],
+            result.schemas["set_aside"],
+            title="Set aside (collective calls of single ranks that carry no wait)",
+        )
 
 
 def show_operations(result: Result, screen: Screen) -> None:
@@ -147,9 +153,9 @@ def show_operations(result: Result, screen: Screen) -> None:
             "completion_p50_ns": "completion",
             "skew_p50_ns": "skew",
             "skew_p99_ns": "skew p99",
-            "wait_frac": "waiting",
+            "wait_frac": "time waiting",
             "exposed_per_step_ns": "exposed a step",
-            "bus_bw_gbps": "bus",
+            "bus_bw_gbps": "bus bandwidth",
         },
         optional=[
             "bus_bw_gbps",
