@@ -93,6 +93,21 @@ def test_ranges_mark_on_their_own_thread(tmp_path: Path) -> None:
         assert [held[f"second{step}"] for step in range(4)] == [1, 3, 5, 7]
 
 
+@pytest.mark.parametrize("launches", ["none", "some"])
+def test_a_thread_may_mark_for_another_that_launches(tmp_path: Path, launches: str) -> None:
+    """A scheduler's thread marks, a worker's thread of the same process launches nearly everything."""
+    rows: list[Any] = []
+    for step in range(4):
+        at = 100 * step
+        rows += [mark(DECODE, at, at + 3, tid=1)]
+        rows += [kernel(f"k{step}{k}", at + 20 + 20 * k, at + 38 + 20 * k, at + 5 + k, launch_tid=2) for k in range(3)]
+        if launches == "some":
+            rows += [copy("H2D", at + 10, at + 11, at + 1, launch_tid=1)]
+    with load(rows, tmp_path) as trace:
+        held = members(trace)
+        assert all(held[f"k{step}{k}"] == step for step in range(4) for k in range(3))
+
+
 def test_events_without_a_launch_go_with_their_stream(tmp_path: Path) -> None:
     rows: list[Any] = [kernel("head", 1, 2)]
     for step in range(3):

@@ -106,6 +106,7 @@ def tell(
     """
     notices = []
     tried = "; ".join(f"{marker}: {why}" for marker, why in refused)
+    tried = tried or f"{marking.marker}: {marking.detail} hold no event that was launched after them"
     if not len(marking):
         notices.append(
             Notice(

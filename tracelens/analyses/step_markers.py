@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.step_grammar import PATTERN, Batch, read_batch
-from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline
+from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
 from tracelens.errors import SelectionError, UsageError
 
 if TYPE_CHECKING:
@@ -125,40 +125,40 @@ def _members_of_ranges(
     tl: Timeline, ranges: pl.DataFrame, batches: dict[str, Batch]
 ) -> tuple[Codes, pl.DataFrame, str]:
     calls = tl.launches
-    threads = calls.threads.with_row_index("code")
-    marks = ranges.join(threads, on=["process", "thread"], how="inner", maintain_order="left")
+    # A thread may mark without launching anything itself: it gets a code behind those that launch.
+    threads = pl.concat([calls.threads, ranges.select(calls.threads.columns)]).unique(maintain_order=True)
+    marks = ranges.join(threads.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left")
     marks = marks.sort("code", "start_ns", maintain_order=True)
-    low = min(int(calls.begin.min(initial=0)), int(marks["start_ns"].min() or 0))  # type: ignore[arg-type]
-    high = max(int(calls.begin.max(initial=0)), int(marks["start_ns"].max() or 0))  # type: ignore[arg-type]
-    stride = high - low + 1
-    mark_key = marks["code"].to_numpy().astype(np.int64) * stride + (marks["start_ns"].to_numpy() - low)
-    call_key = calls.thread.astype(np.int64) * stride + (calls.begin - low)
-    last = np.searchsorted(mark_key, call_key, side="right") - 1
-    mark_thread = marks["code"].to_numpy().astype(np.int32)
-    same = (last >= 0) & (mark_thread[np.maximum(last, 0)] == calls.thread) if len(marks) else np.zeros(len(last), bool)
-    of_call = np.where(same, last, OUTSIDE).astype(np.int32)
-    of_call = _other_threads(tl, marks, of_call)
-    member = np.where(tl.launch >= 0, of_call[tl.launch] if len(of_call) else OUTSIDE, UNKNOWN).astype(np.int32)
-    member = tl.carry_along_streams(member, UNKNOWN, OUTSIDE)
+    code, start = marks["code"].to_numpy().astype(np.int64), marks["start_ns"].to_numpy().astype(np.int64)
+    low = min(int(calls.begin.min(initial=int(start[0]))), int(start.min()))
+    stride = max(int(calls.begin.max(initial=int(start[0]))), int(start.max())) - low + 1
+    last = np.searchsorted(code * stride + (start - low), calls.thread * stride + (calls.begin - low), side="right") - 1
+    same = (last >= 0) & (code[np.maximum(last, 0)] == calls.thread)
+    of_call = _other_threads(tl, threads["process"].to_numpy(), code, start, np.where(same, last, OUTSIDE))
+    # All nodes of a replay share their call: look at each run of events with one call once.
+    changes = np.ones(len(tl), bool)
+    changes[1:] = tl.launch[1:] != tl.launch[:-1]
+    changes[tl.first[:-1]] = True
+    runs = np.flatnonzero(changes)
+    call = tl.launch[runs]
+    place = np.full(len(of_call), -1, np.int64)
+    place[call[call >= 0]] = tl.rank_place[runs[call >= 0]]
     # Marks in the order of time, whatever thread they stand on.
-    order = np.argsort(marks["start_ns"].to_numpy(), kind="stable")
-    rank_of_mark = np.empty(len(order), np.int64)
-    rank_of_mark[order] = np.arange(len(order))
-    key = (
-        np.where(
-            member >= 0, tl.rank_place.astype(np.int64) * max(len(marks), 1) + rank_of_mark[np.maximum(member, 0)], -1
-        )
-        if len(marks)
-        else np.full(len(tl), -1)
-    )
-    used, local = _dense(key, len(tl.ranks) * max(len(marks), 1))
-    mark = order[used % max(len(marks), 1)] if len(used) else np.empty(0, np.int64)
+    order = np.argsort(start, kind="stable")
+    nth = np.empty(len(order), np.int64)
+    nth[order] = np.arange(len(order))
+    key = np.where((of_call >= 0) & (place >= 0), place * len(marks) + nth[np.maximum(of_call, 0)], -1)
+    used, local = _dense(key, len(tl.ranks) * len(marks))
+    of_run = np.where(call >= 0, local[np.maximum(call, 0)] if len(local) else OUTSIDE, UNKNOWN).astype(np.int32)
+    member = np.repeat(of_run, np.diff(np.append(runs, len(tl))))
+    member = tl.carry_along_streams(member, UNKNOWN, OUTSIDE)
+    mark = order[used % len(marks)]
     texts = marks["text"].to_list()
     chosen = [texts[place] for place in mark.tolist()]
     told = [batches[text] for text in chosen]
     steps = pl.DataFrame(
         {
-            "place": (used // max(len(marks), 1)).astype(np.int32),
+            "place": (used // len(marks)).astype(np.int32),
             "text": chosen,
             "phase": [batch.phase for batch in told],
             "rung": [batch.rung for batch in told],
@@ -170,7 +170,7 @@ def _members_of_ranges(
         schema=STEP_SCHEMA,
     )
     grammar = told[0].grammar if told else "nobody"
-    return local, steps, grammar
+    return member, steps, grammar
 
 
 def _dense(key: Ints, bound: int) -> tuple[Ints, Codes]:
@@ -181,34 +181,37 @@ def _dense(key: Ints, bound: int) -> tuple[Ints, Codes]:
     return np.flatnonzero(present), np.where(key >= 0, place[np.maximum(key, 0)], OUTSIDE).astype(np.int32)
 
 
-def _other_threads(tl: Timeline, marks: pl.DataFrame, of_call: Codes) -> Codes:
+def _other_threads(tl: Timeline, process_of_thread: Ints, code: Ints, start: Ints, of_call: Ints) -> Ints:
     """Launch calls of processes whose marking thread launches little: there the host time decides alone.
 
     Some servers mark on the scheduler's thread and launch on another of the same process. Where less than half of a
     process's calls come from threads with marks, its other threads follow the marks of the process.
+
+    Args:
+        tl: the timeline.
+        process_of_thread: process by thread code.
+        code: thread code of each mark, ascending.
+        start: ns, host time of each mark, ascending within a thread.
+        of_call: last mark of each call on its own thread, -1 for none.
     """
-    if marks.is_empty():
-        return of_call
     calls = tl.launches
-    process_of_thread = calls.threads["process"].to_numpy().astype(np.int64)
-    marked_threads = np.zeros(len(process_of_thread), bool)
-    marked_threads[marks["code"].to_numpy()] = True
+    marked = np.zeros(len(process_of_thread), bool)
+    marked[code] = True
     process_of_call = process_of_thread[calls.thread]
-    on_marked = marked_threads[calls.thread]
+    on_marked = marked[calls.thread]
     processes, inverse = np.unique(process_of_call, return_inverse=True)
-    share = np.bincount(inverse, on_marked) / np.maximum(np.bincount(inverse), 1)
-    has_marks = np.isin(processes, process_of_thread[marked_threads])
+    share = np.bincount(inverse, on_marked, minlength=len(processes)) / np.maximum(np.bincount(inverse), 1)
+    has_marks = np.isin(processes, process_of_thread[marked])
     loose = (has_marks & (share < 0.5))[inverse] & ~on_marked
     if not bool(loose.any()):
         return of_call
-    mark_process = process_of_thread[marks["code"].to_numpy()]
-    mark_start = marks["start_ns"].to_numpy().astype(np.int64)
-    order = np.lexsort((mark_start, mark_process))
-    low = min(int(mark_start.min()), int(calls.begin.min()))
-    stride = max(int(mark_start.max()), int(calls.begin.max())) - low + 1
-    mark_key = np.searchsorted(processes, mark_process[order]) * stride + (mark_start[order] - low)
-    call_key = inverse * stride + (calls.begin - low)
-    last = np.searchsorted(mark_key, call_key[loose], side="right") - 1
+    mark_process = process_of_thread[code]
+    mine = np.flatnonzero(np.isin(mark_process, processes))
+    order = mine[np.lexsort((start[mine], mark_process[mine]))]
+    low = min(int(start.min()), int(calls.begin.min()))
+    stride = max(int(start.max()), int(calls.begin.max())) - low + 1
+    mark_key = np.searchsorted(processes, mark_process[order]) * stride + (start[order] - low)
+    last = np.searchsorted(mark_key, (inverse * stride + (calls.begin - low))[loose], side="right") - 1
     known = (last >= 0) & (mark_process[order][np.maximum(last, 0)] == process_of_call[loose])
     result = of_call.copy()
     result[loose] = np.where(known, order[np.maximum(last, 0)], OUTSIDE)
@@ -222,11 +225,10 @@ def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:
     """
     if steps.is_empty():
         return 0.0
-    kernels = (tl.kind == KERNEL) | (tl.kind == 3)
+    kernels = (tl.kind == KERNEL) | (tl.kind == GRAPH)
     counts = np.bincount(member[kernels & (member >= 0)], minlength=steps.height)
-    begins = first_members(tl, member, steps)
-    after = np.arange(len(tl)) >= np.repeat(begins, np.diff(tl.first))
-    total = int(np.count_nonzero(kernels & after))
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(kernels)])
+    total = int((running[tl.first[1:]] - running[first_members(tl, member)]).sum())
     if total == 0:
         return 0.0
     frame = steps.select("place", kind=pl.col("phase").fill_null("")).with_columns(kernel_count=pl.Series(counts))
@@ -246,12 +248,13 @@ def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:
     return float(fits.filter("fits")["kernel_count"].sum()) / total
 
 
-def first_members(tl: Timeline, member: Codes, steps: pl.DataFrame) -> Ints:
+def first_members(tl: Timeline, member: Codes) -> Ints:
     """Place of the first event that belongs to a step, per rank; the rank's end where there is none."""
+    held = member >= 0
+    begins = held.copy()
+    begins[1:] &= ~held[:-1]
+    begins[tl.first[:-1]] = held[tl.first[:-1]]
+    places = np.flatnonzero(begins)
     result = tl.first[1:].copy()
-    if steps.is_empty() or len(tl) == 0:
-        return result
-    places = np.flatnonzero(member >= 0)
-    ranks = tl.rank_place[places]
-    np.minimum.at(result, ranks, places)
+    np.minimum.at(result, tl.rank_place[places], places)
     return result
