@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.running import refused, snapshot, tracelens
@@ -198,7 +199,7 @@ def test_every_public_table_and_column_is_documented() -> None:
         columns = sql(
             empty,
             "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
-            " AND NOT regexp_matches(table_name, '^(raw_|event_row|name_text|string_name|main_device|session_window|rank_place|not_a_rank|copy_label)')",
+            " AND NOT regexp_matches(table_name, '^(raw_|event_row|name_text|string_name|main_device|session_window|rank_place|not_a_rank|copy_label|alignment_)')",
         ).rows()
     assert set(columns) == set(schema.select("table", "column").rows())
     assert {"export", "process", "rank", "kernel_name", "event", "launch", "nvtx", "notice", "ledger"} <= set(
@@ -221,3 +222,20 @@ def test_a_query_that_is_interrupted_leaves_the_trace_usable(trace: LoadedTrace)
         sql(trace, "SELECT error('stop')")
     assert sql(trace, "SELECT 1 AS n").item() == 1
     assert os.getpid() > 0
+
+
+@pytest.mark.parametrize("table", ["clock", "collective_member", "gap", "step", "step_member"])
+def test_what_analyses_find_can_be_asked(path: Path, table: str) -> None:
+    """Computed on demand, also where there is nothing to find, and documented to the last column."""
+    (row,) = ask(path, f"SELECT count(*) AS n FROM {table}").json["rows"]
+    assert row["n"] >= 0
+    with empty_trace() as trace:
+        told = table_schema(trace)["schema"].filter(pl.col("table") == table)
+        assert told["meaning"].null_count() == 0
+        assert set(told["column"]) == set(sql(trace, f"SELECT * FROM {table}").columns)
+
+
+def test_a_gap_by_cause(path: Path) -> None:
+    """gemm ends at 3 us, norm starts at 4 us without a launch of its own."""
+    rows = ask(path, "SELECT rank, gap_ns, cause FROM gap").json["rows"]
+    assert rows == [{"rank": 0, "gap_ns": 1_000, "cause": "unknown"}]

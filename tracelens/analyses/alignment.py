@@ -114,6 +114,7 @@ def _register(trace: LoadedTrace, alignment: Alignment) -> None:
         trace.db.unregister(name)
     trace.db.register("clock", alignment.clock.to_arrow())
     trace.db.register("collective_member", alignment.members.to_arrow())
+    trace.run(SQL, "comments")
     trace.db.register(key, pl.DataFrame({"registered": [True]}).to_arrow())
 
 

@@ -25,6 +25,7 @@ _PRIVATE = (
     "rank_place",
     "not_a_rank",
     "copy_label",
+    "alignment_",
 )
 _SCHEMA = """
 SELECT c.table_name AS "table", coalesce(t.comment, v.comment) AS table_meaning, c.column_name AS "column",
@@ -214,7 +215,13 @@ def table_schema(trace: LoadedTrace) -> SchemaResult:
 
 
 #: Tables that an analysis makes, by the module and function that make them.
-_DERIVED: dict[str, tuple[str, str]] = {}
+_DERIVED: dict[str, tuple[str, str]] = {
+    "clock": ("tracelens.analyses.alignment", "align"),
+    "collective_member": ("tracelens.analyses.alignment", "align"),
+    "gap": ("tracelens.analyses.gaps", "find_gaps"),
+    "step": ("tracelens.analyses.steps", "find_steps"),
+    "step_member": ("tracelens.analyses.steps", "find_steps"),
+}
 
 
 def _prepare(trace: LoadedTrace, names: set[str]) -> None:
