@@ -93,6 +93,20 @@ def test_ranges_mark_on_their_own_thread(tmp_path: Path) -> None:
         assert [held[f"second{step}"] for step in range(4)] == [1, 3, 5, 7]
 
 
+def test_long_captures_of_many_threads(tmp_path: Path) -> None:
+    """Minutes apart, on five threads: the keys of threads and times must not run over."""
+    rows: list[Any] = []
+    for step in range(10):
+        at, tid = 60_000_000 * step, 1 + step % 5
+        rows += [
+            mark(DECODE, at, at + 3, tid=tid),
+            kernel(f"k{step}", at + 20, at + 59_000_000, at + 5, launch_tid=tid),
+        ]
+    with load(rows, tmp_path) as trace:
+        assert members(trace) == {f"k{step}": step for step in range(10)}
+        assert find_steps(trace).table["step_ns"].to_list()[:9] == [60_000_000 * US] * 9
+
+
 @pytest.mark.parametrize("launches", ["none", "some"])
 def test_a_thread_may_mark_for_another_that_launches(tmp_path: Path, launches: str) -> None:
     """A scheduler's thread marks, a worker's thread of the same process launches nearly everything."""

@@ -132,7 +132,8 @@ def _members_of_ranges(
     code, start = marks["code"].to_numpy().astype(np.int64), marks["start_ns"].to_numpy().astype(np.int64)
     low = min(int(calls.begin.min(initial=int(start[0]))), int(start.min()))
     stride = max(int(calls.begin.max(initial=int(start[0]))), int(start.max())) - low + 1
-    last = np.searchsorted(code * stride + (start - low), calls.thread * stride + (calls.begin - low), side="right") - 1
+    call_key = calls.thread.astype(np.int64) * stride + (calls.begin - low)
+    last = np.searchsorted(code * stride + (start - low), call_key, side="right") - 1
     same = (last >= 0) & (code[np.maximum(last, 0)] == calls.thread)
     of_call = _other_threads(tl, threads["process"].to_numpy(), code, start, np.where(same, last, OUTSIDE))
     # All nodes of a replay share their call: look at each run of events with one call once.
