@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tracelens.errors import MissingDataError
 from tracelens.ingest import nsys
+from tracelens.ingest.ahead import ahead
 from tracelens.ingest.event_columns import Codes
 from tracelens.ingest.event_runs import GRAPH, EventRuns
 from tracelens.ingest.integers import find_column, notice, tell_read, unusable
@@ -218,7 +219,7 @@ class _Reading:
         """Reads kernels with the columns that hold the ids of their names; a key is the ids, best first."""
         numbering = _Names(self._name_count)
         batches, report = self._source.integers(table.table, [*spelt.values(), *names], self._on_rows)
-        for batch in batches:
+        for batch in ahead(batches):
             own = batch.columns[len(spelt) :]
             codes = numbering.encode(own[0]) if len(own) == 1 else numbering.encode_several(own)
             self._runs.add(0, dict(zip(spelt, batch.columns, strict=False)), codes, self._shift_ns)
