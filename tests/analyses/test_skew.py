@@ -9,6 +9,7 @@ from tests.analyses.test_straggler import EIGHT_LENGTH, EIGHT_START
 from tests.running import REAL, needs_real, tracelens
 from tracelens.analyses.alignment import align
 from tracelens.analyses.skew import SkewResult, skew
+from tracelens.api import load
 from tracelens.errors import NotIdentifiableError
 from tracelens.simulate import (
     CaptureSpec,
@@ -24,6 +25,7 @@ from tracelens.simulate import (
 )
 from tracelens.trace import Options, open_trace
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 TWO_STAGE = "void vllm::cross_device_reduce_2stage<__nv_bfloat16, (int)8>(vllm::RankData *, vllm::RankSignals, vllm::Signal *, T1 *, int, int)"
 
 
@@ -274,3 +276,16 @@ def test_machine_output(tmp_path):
     assert answer["provenance"]["clock"] == "ends"
     near = answer["provenance"]["duration_only_wait_per_step_ns"]["0"]
     assert near == pytest.approx(answer["provenance"]["wait_per_step_ns"]["0"], rel=0.1)
+
+
+def test_graphs_traced_as_a_whole_are_to_blame() -> None:
+    """Collectives are not missing from the job, but from the capture: the flag that records them is named."""
+    with load(next((FIXTURES / "graph_level_tp2").glob("*.sqlite")), use_cache=False) as trace:
+        result = trace.skew()
+        told = {notice.code: notice for notice in result.notices}
+        assert "CUDA graphs were traced as a whole" in result.sentences[0]
+        assert "--cuda-graph-trace=node" in result.sentences[0]
+        for code in ("no-alignment", "no-verdict"):
+            assert told[code].hint.endswith("--cuda-graph-trace=node")
+        assert "no collective kernels" not in " ".join(notice.message for notice in result.notices)
+        assert "traced as a whole" in trace.collectives().sentences[0]

@@ -24,7 +24,13 @@ from tracelens.analyses.alignment_members import (
     Placed,
     member_frame,
 )
-from tracelens.analyses.alignment_notices import doubt_notice, fallback_notice, general_notices
+from tracelens.analyses.alignment_notices import (
+    blame_graph_tracing,
+    doubt_notice,
+    fallback_notice,
+    general_notices,
+    hides_collectives,
+)
 from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
 from tracelens.analyses.clock import Clock, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
@@ -128,9 +134,12 @@ def _align(trace: LoadedTrace) -> Alignment:
     first = [int(value or 0) for value in frame["first_ns"].to_list()]
     capture = trace.db.execute("SELECT count(*) FROM rank").fetchall()
     everyone = int(capture[0][0]) == len(ranks)
-    return align_operations(
+    found = align_operations(
         clocks, load_operations(trace, ranks), first, wanted=trace.options.clock, complete_ranks=everyone
     )
+    if hides_collectives(trace.notices):
+        return replace(found, notices=tuple(blame_graph_tracing(notice) for notice in found.notices))
+    return found
 
 
 def align_operations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -143,6 +144,23 @@ _LEFT_ALONE = (
 )
 
 
+def hides_collectives(notices: Sequence[Notice]) -> bool:
+    """Whether CUDA graphs were traced as a whole, so that collectives inside them left no rows."""
+    return any(notice.code in ("graph-level", "graph-invisible") for notice in notices)
+
+
+def blame_graph_tracing(notice: Notice) -> Notice:
+    """`no-alignment` of a capture that hides what ran inside its graphs: the flag is what is missing."""
+    if notice.code != "no-alignment":
+        return notice
+    return replace(
+        notice,
+        message="CUDA graphs were traced as a whole, so the collectives inside replays are invisible; the clocks of the GPUs "
+        "cannot be aligned, and waiting cannot be measured",
+        hint="Record again with: nsys profile --cuda-graph-trace=node",
+    )
+
+
 def _nothing_to_align(ranks: Sequence[RankClock], operations: Operations) -> Notice:
     """No synchronising collective anywhere: what that leaves unsaid."""
     used = sorted({operations.families[f][0] for f in np.unique(operations.family)})
@@ -156,5 +174,5 @@ def _nothing_to_align(ranks: Sequence[RankClock], operations: Operations) -> Not
         f"{seen}, so the clocks of the {len(ranks)} GPUs cannot be aligned (they may be 5 to 25 us apart even inside one "
         "file), and waiting cannot be measured",
         "Waits need all-reduce, all-gather, reduce-scatter or all-to-all kernels on every rank.",
-        len(operations),
+        len(operations) or None,
     )

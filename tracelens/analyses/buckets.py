@@ -348,7 +348,9 @@ def _notices(trace: LoadedTrace, names: pl.DataFrame, sweep: Sweep) -> tuple[Not
                 "no-collectives",
                 "warning",
                 f"{ranks} ranks, and no kernel that the collective table knows",
-                "`tracelens rules explain NAME` shows how a name is read.",
+                "Record again with: nsys profile --cuda-graph-trace=node"
+                if any(notice.code in ("graph-level", "graph-invisible") for notice in trace.notices)
+                else "`tracelens rules explain NAME` shows how a name is read.",
                 ranks,
             )
         )

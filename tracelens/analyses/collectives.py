@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.alignment_notices import rank_list
+from tracelens.analyses.alignment_notices import hides_collectives, rank_list
 from tracelens.analyses.collectives_tables import operations_table, whole
 from tracelens.analyses.skew_context import Context, context
 from tracelens.analyses.skew_schemas import INSTANCES, OPERATIONS, RANK_OPERATIONS
@@ -101,7 +101,8 @@ def _instances(known: Context) -> pl.DataFrame:
 
 def _sentences(known: Context, operations: pl.DataFrame) -> tuple[str, ...]:
     if operations.is_empty():
-        return ("No collective kernels are in the selection.",)
+        hidden = " outside CUDA graphs, which were traced as a whole" if hides_collectives(known.trace.notices) else ""
+        return (f"No collective kernels are in the selection{hidden}.",)
     largest = operations.sort(
         pl.col("call_count") * pl.col("duration_p50_ns"),
         "collective",

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.alignment_clock import ClockSet
-from tracelens.analyses.alignment_notices import rank_list
+from tracelens.analyses.alignment_notices import hides_collectives, rank_list
 from tracelens.analyses.collectives_tables import operations_table, set_aside_table
 from tracelens.analyses.lateness import Lateness, main_cause, split_lateness
 from tracelens.analyses.skew_causes import device_finding, host_finding
@@ -259,9 +259,11 @@ def _nothing(known: Context) -> str:
             f"Only rank {ranks[0]} is here: its collectives' durations include waiting for ranks that are not, so who "
             "waits for whom cannot be told."
         )
-    reasons = [notice.message for notice in known.alignment.notices if notice.severity == "warning"]
+    every = sorted(known.alignment.notices, key=lambda notice: notice.code != "no-alignment")
+    reasons = [notice.message for notice in every if notice.severity == "warning"]
     said = reasons[0] if reasons else "no synchronising collectives were found"
-    return f"Who waits for whom among ranks {rank_list(ranks)} cannot be told: {said}."
+    again = " Record again with --cuda-graph-trace=node." if hides_collectives(known.trace.notices) else ""
+    return f"Who waits for whom among ranks {rank_list(ranks)} cannot be told: {said}.{again}"
 
 
 def _no_verdict(known: Context) -> Notice:
@@ -275,6 +277,13 @@ def _no_verdict(known: Context) -> Notice:
             f"{seen}: waiting is measured against the other ranks of a collective, so verdict and ranks are left out",
             "Give the captures of all ranks.",
             len(ranks),
+        )
+    if hides_collectives(known.trace.notices):
+        return Notice(
+            "no-verdict",
+            "warning",
+            "the collectives inside CUDA graphs were not recorded one by one, so verdict and ranks are left out",
+            "Record again with: nsys profile --cuda-graph-trace=node",
         )
     return Notice(
         "no-verdict",
