@@ -44,7 +44,6 @@ def count_facts(
         .with_columns(outside_ns=pl.col("span_ns") - pl.col("steps_ns") - pl.col("idle_between_ns"))
         .select("rank", "span_ns", "steps_ns", "idle_between_ns", "outside_ns")
     )
-    lengths = windows.idle.ends - windows.idle.starts
     partial = rows.filter(~pl.col("complete_on_all")).select("set", "step").unique().height
     warm = rows.filter("warm_up").select("set", "step").unique().height
     facts: dict[str, Any] = {
@@ -53,14 +52,19 @@ def count_facts(
         "regularity": round(marking.regularity, 4),
         "warm_up_steps": warm,
         "partial_steps": partial,
-        "idle_between_count": len(lengths),
+        "idle_between_count": len(windows.idle.starts),
         "idle_between_ns": _mean(conservation["idle_between_ns"]),
-        "idle_between_max_ns": int(lengths.max(initial=0)),
+        "idle_between_max_ns": _longest(windows.idle_gaps),
         "outside_count": int(np.count_nonzero(member < 0)),
         "outside_ns": _mean(conservation["outside_ns"]),
         "straddling_count": _straddling(tl, rows),
     }
     return facts, conservation
+
+
+def _longest(gaps: pl.DataFrame) -> int:
+    """Length of the longest gap, 0 without gaps."""
+    return 0 if gaps.is_empty() else int((gaps["end"] - gaps["start"]).to_numpy().max())
 
 
 def _mean(values: pl.Series) -> int:
