@@ -58,6 +58,13 @@ def test_totals_and_groups() -> None:
     ]
 
 
+def test_nothing_measured_sums_to_nothing_measured() -> None:
+    frame = pl.DataFrame({"rank": [0, 0], "step_ns": [None, None]}, schema={"rank": pl.Int32, "step_ns": pl.Int64})
+    stream = io.StringIO()
+    Screen(stream, width=80).table(frame, total=["step_ns"])
+    assert "0" not in stream.getvalue().splitlines()[-2]
+
+
 def test_what_does_not_fit_goes_and_is_named() -> None:
     lines = drawn(width=38, optional=["share_frac", "kernel_count"])
     assert lines[-3:] == ["(share_frac, kernel_count: no room in", "38 columns)", ""]

@@ -109,7 +109,9 @@ def with_totals(
         pieces.append(rows)
         kinds.extend(["row"] * len(block))
         if total:
-            sums = {name: rows[name].sum() if name in total else None for name in frame.columns}
+            # A sum over nothing but nulls is not measured either: polars would say 0.
+            summed = [name for name in total if rows[name].null_count() < rows.height]
+            sums = {name: rows[name].sum() if name in summed else None for name in frame.columns}
             if group in frame.columns:
                 sums[str(group)] = rows[str(group)][0]
             pieces.append(pl.DataFrame({name: [value] for name, value in sums.items()}, schema=frame.schema))
