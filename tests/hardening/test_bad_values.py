@@ -124,26 +124,27 @@ def check(ran: Ran, path: Path, what: str) -> None:
             assert 0 <= row["busy_ns"] <= row["span_ns"] == row["end_ns"] - row["start_ns"], (what, row)
 
 
-PLACES = [(table, column) for table, columns in READ.items() for column in columns.split()]
-
-
-@pytest.mark.parametrize(("table", "column"), PLACES)
-def test_one_column_with_bad_values(plain: Path, tmp_path: Path, table: str, column: str) -> None:
-    """Every third row holds a bad value, each in turn."""
+@pytest.mark.parametrize("table", list(READ))
+def test_bad_values_in_every_column(plain: Path, tmp_path: Path, table: str) -> None:
+    """Every bad value in every column, each in rows of its own."""
+    columns = READ[table].split()
+    cells = [(column, value) for value in VALUES.values() for column in columns]
     statements = [
-        (f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % {3 * len(VALUES)} = {3 * place + 1}', (value,))
-        for place, value in enumerate(VALUES.values())
+        (f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % {len(cells)} = {place}', (value,))
+        for place, (column, value) in enumerate(cells)
     ]
     path = changed(plain, tmp_path / "tp2.sqlite", *statements)
-    check(tracelens("info", path, "--format", "json"), path, f"mixed {table}.{column}")
+    check(tracelens("info", path, "--format", "json"), path, f"mixed {table}")
 
 
-@pytest.mark.parametrize("name", ["NULL", "text", "huge", "smallest", "zero"])
 @pytest.mark.parametrize("table", list(READ))
-def test_every_column_of_a_table_with_one_bad_value(plain: Path, tmp_path: Path, table: str, name: str) -> None:
-    columns = ", ".join(f'"{column}" = ?1' for column in READ[table].split())
-    path = changed(plain, tmp_path / "tp2.sqlite", (f'UPDATE "{table}" SET {columns}', (VALUES[name],)))
-    check(tracelens("info", path, "--format", "json"), path, f"{table} = {name}")
+def test_one_bad_value_in_a_whole_column(plain: Path, tmp_path: Path, table: str) -> None:
+    """Each column in turn, with the value that its place in the table picks; the fuzzer tries the others."""
+    for place, column in enumerate(READ[table].split()):
+        name = ("huge", "NULL", "text", "smallest", "zero")[place % 5]
+        path = changed(plain, tmp_path / "tp2.sqlite", (f'UPDATE "{table}" SET "{column}" = ?', (VALUES[name],)))
+        ran = tracelens("info", path, "--format", "json", "--no-cache")
+        check(ran, path, f"all {table}.{column} = {name}")
 
 
 @pytest.mark.parametrize("table", list(READ))
@@ -151,7 +152,7 @@ def test_every_column_of_a_table_with_one_bad_value(plain: Path, tmp_path: Path,
 def test_one_table_absent_or_doubled(plain: Path, tmp_path: Path, table: str, name: str) -> None:
     statement = f'DROP TABLE "{table}"' if name == "absent" else f'INSERT INTO "{table}" SELECT * FROM "{table}"'
     path = changed(plain, tmp_path / "tp2.sqlite", (statement, ()))
-    check(tracelens("info", path, "--format", "json"), path, f"{name} {table}")
+    check(tracelens("info", path, "--format", "json", "--no-cache"), path, f"{name} {table}")
 
 
 def test_tables_that_are_views(plain: Path, tmp_path: Path) -> None:
@@ -166,7 +167,8 @@ def test_tables_that_are_views(plain: Path, tmp_path: Path) -> None:
     assert tracelens("bucket", path).code == 2
 
 
-COMMANDS = ["bucket", "steps", "gaps", "collectives", "skew", "report", "export"]
+#: The report asks every analysis.
+COMMANDS = ["report"]
 HARD = {
     "starts of another epoch": 'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = start + 4611686018427387904, "end" = "end" + 4611686018427387904 WHERE rowid % 2',
     "ends before starts": 'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = start - 1 WHERE rowid % 3 = 0',
