@@ -214,7 +214,7 @@ def test_a_subset_of_the_ranks(ask):
     assert (row["members"], row["straggler_rank"], row["class"]) == ("0-3", None, "inconclusive")
     codes = [notice.code for notice in result.notices]
     assert {"ranks-left-out", "members-missing"} <= set(codes)
-    assert "4 members of this communicator are not in the answer" in row["sentence"]
+    assert "Not in the answer: 4 members of this communicator" in row["sentence"]
 
 
 def test_one_rank_alone(ask):

@@ -6,12 +6,13 @@ import math
 import random
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 
 from tests.cases.drawn import GATHER, GEMM, MS, NCCL, US, arriving, decode, kernel, titles, two_stage
 from tests.running import tracelens
-from tracelens.simulate import CaptureSpec, Late, Range, write, write_events
+from tracelens.simulate import CaptureSpec, Late, Range, Rotating, Slow, write, write_events
 
 
 def entry_skews() -> list[int]:
@@ -168,3 +169,25 @@ def test_medians_of_an_even_count_lie_between(tmp_path: Path) -> None:
     (row,) = tracelens("collectives", path, "--format", "json").json["operations"]
     assert row["duration_p50_ns"] == 2_500
     assert "Operations (median over instances; duration includes waiting)" in tracelens("collectives", path).out
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            {"steps": 12, "faults": (Slow((2,), 1.2),)},
+            "rank 2 is last in 100% of 12 steps, which are too few to name one (20 are needed)",
+        ),
+        (
+            {"steps": 40, "bubble_ns": 8_000_000, "faults": (Late((1,), 3_000),)},
+            "rank 1 is last in 100% of the steps, but by too little: less than 0.5% of a step",
+        ),
+        ({"steps": 40, "faults": (Rotating(20_000),)}, "the late rank changes from step to step"),
+    ],
+)
+def test_why_nobody_is_named_is_said_as_it_is(tmp_path: Path, spec: dict[str, Any], said: str) -> None:
+    """Late in every step is not rotating, also where it is too little or too short to name a rank."""
+    write(CaptureSpec(**({"tp": 4, "layers": 2} | spec)), tmp_path, truth=False)
+    (verdict,) = tracelens("skew", "--format", "json", cwd=tmp_path).json["verdict"]
+    assert verdict["straggler_rank"] is None
+    assert said in verdict["sentence"]

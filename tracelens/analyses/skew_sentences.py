@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import rank_list
 from tracelens.analyses.skew_causes import HostFinding
-from tracelens.analyses.straggler import Straggler
+from tracelens.analyses.straggler import STEP_SHARE, TRIALS_MINIMUM, Straggler
 from tracelens.ruleset.spelling import short_name
+from tracelens.units import plural
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,26 @@ def _main(facts: Facts, who: str) -> str:
     if facts.kind == "inconclusive" and facts.instances < 30:
         return f"Too few collectives of {who} match ({facts.instances}) to say who is late."
     cost = "" if not facts.skew_ns else f"; in all the skew costs at most {_worth_skew(facts)}"
-    if facts.above_resolution and facts.kind != "transfer":
-        return f"No persistent straggler among {who}: the late rank changes from step to step{cost}."
+    if facts.above_resolution and (found.likely_rank is not None or facts.kind != "transfer"):
+        return f"No persistent straggler among {who}: {_why_nobody(facts)}{cost}."
     return f"No rank of {who} is persistently late: on average the last arrives {_time(facts.mean_skew_ns)} after the first."
+
+
+def _why_nobody(facts: Facts) -> str:
+    """Why nobody is named although the ranks arrive apart."""
+    found = facts.straggler
+    unit = "step" if facts.steps else "stretch"
+    units = "steps" if facts.steps else "stretches"
+    often = "" if found.last_frac is None else f"rank {found.likely_rank} is last in {found.last_frac:.0%} of "
+    if 0 < found.trial_count < TRIALS_MINIMUM:
+        count = f"{found.trial_count} {unit if found.trial_count == 1 else units}"
+        few = f"{'is' if found.trial_count == 1 else 'are'} too few to name one ({TRIALS_MINIMUM} are needed)"
+        return f"{count} {few}" if found.likely_rank is None else f"{often}{count}, which {few}"
+    if found.likely_rank is not None:
+        return (
+            f"{often}the {units}, but by too little: less than {STEP_SHARE:.1%} of a step, or than the clocks resolve"
+        )
+    return f"the late rank changes from {unit} to {unit}"
 
 
 def _worth(facts: Facts) -> str:
@@ -142,7 +160,7 @@ def _caveat(facts: Facts) -> str:
         said.append("The recorded clocks' error is not covered by these figures.")
     if facts.missing:
         said.append(
-            f"{facts.missing} members of this communicator are not in the answer; one of them may be the last to arrive."
+            f"Not in the answer: {plural(facts.missing, 'member')} of this communicator, one of which may be the last to arrive."
         )
     return " ".join(said)
 

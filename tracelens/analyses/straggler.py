@@ -138,6 +138,8 @@ class Straggler:
         p_value: Holm-adjusted, of the named rank or the smallest; null without trials.
         trial_count: steps in which somebody led by more than resolution.
         group_lead_ns: mean lead of the late group over the others, per instance; null without a group.
+        likely_rank: where nobody is named, the rank that is last far more often than chance, in too few trials or at
+            too little cost; null without one.
     """
 
     rank: int | None = None
@@ -146,6 +148,7 @@ class Straggler:
     p_value: float | None = None
     trial_count: int = 0
     group_lead_ns: float | None = None
+    likely_rank: int | None = None
 
 
 def find_straggler(arrivals: Arrivals, waits: Waiting, precision: Precision, *, may_name: bool = True) -> Straggler:
@@ -169,14 +172,15 @@ def find_straggler(arrivals: Arrivals, waits: Waiting, precision: Precision, *, 
     adjusted = _holm(binom.sf(wins - 1, count, 1.0 / members))
     best = int(np.lexsort((np.arange(members), -wins))[0])
     share = wins[best] / count
-    likely = Straggler(None, (), float(share), float(adjusted[best]), count)
+    often = adjusted[best] < SIGNIFICANT_P and share >= 1.0 / members + SHARE_ABOVE_CHANCE
+    likely_rank = arrivals.ranks[best] if often else None
+    likely = Straggler(None, (), float(share), float(adjusted[best]), count, likely_rank=likely_rank)
     if not may_name or count < TRIALS_MINIMUM:
         return likely
     mean_critical = waits.critical_ns[best] / arrivals.count
     per_trial = waits.critical_ns[best] / len(trials)
     named = (
-        adjusted[best] < SIGNIFICANT_P
-        and share >= 1.0 / members + SHARE_ABOVE_CHANCE
+        often
         and mean_critical > max(precision.residual_ns / 4, precision.of_mean(arrivals.count))
         and per_trial >= STEP_SHARE * arrivals.trial_ns
     )
