@@ -10,8 +10,9 @@ import pytest
 from benchmarks.fuzz_exports import BYTES, draw, judge, mutate
 from tests.running import refused, tracelens
 
-#: Mutations that once crashed: a damaged page inside a table, a schema that is no UTF-8, rows out of order.
-ONCE_WRONG = (61, 94, 102, 115, 119, 125, 177)
+#: Mutations that once crashed: a damaged page inside a table, a schema that is no UTF-8, rows out of order, a length
+#: of gigabytes.
+ONCE_WRONG = (61, 94, 102, 115, 119, 125, 177, 718)
 
 
 @pytest.fixture(scope="module")

@@ -233,6 +233,35 @@ def test_small_tables_are_read_by_value_not_by_place(tmp_path: Path) -> None:
         assert read(path).session_ns == 9
 
 
+def test_rows_that_contradict_each_other_give_one_answer_in_any_order(tmp_path: Path) -> None:
+    """Two texts for one id, two hosts, two names of one GPU: wrong, but not by chance."""
+    drawn = write_events([KERNEL, Process("Worker_TP0", 1000)], tmp_path / "drawn.sqlite")
+    rows = {
+        "StringIds (id, value)": ["(1, 'aaa')", "(1, 'bbb')"],
+        "TARGET_INFO_SYSTEM_ENV (name, value)": ["('Hostname', 'n1')", "('Hostname', 'n0')"],
+        "TARGET_INFO_GPU (id, name, uuid)": ["(0, 'L4', 'u1')", "(0, 'H200', 'u0')"],
+        "PROCESSES (globalPid, name)": [
+            f"({1000 << 24 | 1 << 48}, 'Worker_TP5')",
+            f"({1000 << 24 | 1 << 48}, 'Worker_TP3')",
+        ],
+    }
+    found = []
+    for order in (1, -1):
+        (tmp_path / str(order)).mkdir()
+        path = tmp_path / str(order) / "x.sqlite"
+        path.write_bytes(drawn.read_bytes())
+        for target, values in rows.items():
+            table = target.split()[0]
+            edit(path, f"CREATE TABLE copy AS SELECT * FROM {table} LIMIT 0", f"DROP TABLE {table}")
+            edit(path, f"ALTER TABLE copy RENAME TO {table}")
+            edit(path, *(f"INSERT INTO {target} VALUES {value}" for value in values[::order]))
+        edit(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 1", "DROP TABLE TARGET_INFO_CUDA_DEVICE")
+        ran = tracelens("info", "x.sqlite", "--format", "json", cwd=path.parent)
+        names = tracelens("sql", "x.sqlite", "SELECT name FROM kernel_name", "--format", "csv", cwd=path.parent)
+        found.append((ran.json["ranks"], names.out))
+    assert found[0] == found[1]
+
+
 def test_values_of_any_type_in_any_column(tmp_path: Path) -> None:
     """SQLite stores what it is given; nothing here may crash."""
     path = write_events([KERNEL, Process("Worker_TP0", 1000)], tmp_path / "x.sqlite")

@@ -163,8 +163,8 @@ class SqliteFile:
             yield
         except sqlite3.Error as error:
             raise self.damaged(printable(str(error))) from error
-        except UnicodeDecodeError as error:  # SQLite quotes the schema in its message, and Python cannot decode it
-            raise self.damaged("its schema cannot be read") from error
+        except (UnicodeDecodeError, MemoryError) as error:  # a broken schema, quoted; a length of gigabytes
+            raise self.damaged("it holds lengths or names that cannot be") from error
 
     def damaged(self, what: str) -> DamagedError:
         """The error for a file whose content contradicts itself."""
