@@ -196,10 +196,9 @@ def _reopen(found: Sequence[Found], means: Means, key: str) -> Loaded | None:
 
 
 def _open_events(db: duckdb.DuckDBPyConnection, load: cache.Load) -> None:
-    files = load.files(_EVENT_FILES)
-    # Of all files, these alone may be read by a query of the user's own.
-    db.execute("SET allowed_paths = ?", [[str(one) for one in files]])
-    build.read_events(db, files)
+    # Where a query of the user's own has shut DuckDB off from everything outside, the load's files stay within reach.
+    db.execute("SET allowed_directories = ?", [[str(load.folder)]])
+    build.read_events(db, load.files(_EVENT_FILES))
 
 
 class _Reading:

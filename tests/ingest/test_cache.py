@@ -24,6 +24,7 @@ import pytest
 from tests.commands import WRITE_FILES, registered, words
 from tests.running import edit, tracelens
 from tracelens import loading
+from tracelens.api import load
 from tracelens.ingest import cache, raw
 from tracelens.model import event_files
 from tracelens.simulate import CaptureSpec, Late, write
@@ -326,6 +327,19 @@ def test_parts_come_from_the_store_the_second_time(part: Any, capture: Path, mon
     monkeypatch.setattr(raw, "load_launches", refuse)
     monkeypatch.setattr(raw, "load_ranges", refuse)
     assert asked() == first
+
+
+def test_after_a_query_of_the_users_own_everything_else_still_works(capture: Path) -> None:
+    """The query shuts DuckDB off from files; events and parts of the stored load stay within reach."""
+    with open_trace([str(capture)]) as trace:
+        for part in ("launch", "nvtx"):
+            trace.ensure(part)  # type: ignore[arg-type]
+    with load(str(capture)) as again:
+        assert again.sql("SELECT count(*) AS n FROM event")["n"].item() > 0
+        for part in ("launch", "nvtx"):
+            again.ensure(part)  # type: ignore[arg-type]
+        assert again.sql("SELECT count(*) AS n FROM launch")["n"].item() > 0
+        assert again.buckets().tables["buckets"].height > 0
 
 
 def test_list_and_clear(capture: Path, home: Path) -> None:

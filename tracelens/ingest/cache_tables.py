@@ -67,7 +67,7 @@ def save_tables(db: duckdb.DuckDBPyConnection, load: Load, shown: Sequence[str])
 def load_tables(db: duckdb.DuckDBPyConnection, load: Load, shown: Sequence[str]) -> None:
     """Makes the small tables of a stored load."""
     for name in _TABLES:
-        _make(db, name, _named(name, pq.read_table(load.file(f"table-{name}.parquet")), shown))
+        _make(db, name, _named(name, pq.ParquetFile(load.file(f"table-{name}.parquet")).read(), shown))
 
 
 def row_counts(db: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -112,7 +112,7 @@ def load_part(db: duckdb.DuckDBPyConnection, load: Load, part: str, shown: Seque
     relation = db.read_parquet(str(load.file(f"{part}-rows.parquet")))
     relation.create(part)
     for name in _GROWING:
-        _append(db, name, _named(name, pq.read_table(load.file(f"{part}-{name}.parquet")), shown))
+        _append(db, name, _named(name, pq.ParquetFile(load.file(f"{part}-{name}.parquet")).read(), shown))
     return True
 
 

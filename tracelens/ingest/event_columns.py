@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -51,12 +50,12 @@ class Codes:
 
     def encode(self, array: pa.Array) -> NDArray[np.int32]:
         """The number of each value."""
-        coded = pc.dictionary_encode(array, null_encoding="encode")
+        coded = array.dictionary_encode(null_encoding="encode")
         return self._numbers(coded)
 
     def encode_few(self, array: pa.Array) -> NDArray[np.int32] | None:
         """The number of each value; None, and nothing is numbered, where most values stand only a few times."""
-        coded = pc.dictionary_encode(array, null_encoding="encode")
+        coded = array.dictionary_encode(null_encoding="encode")
         if len(coded.dictionary) > 64 and len(coded.dictionary) > _MOST_DISTINCT * len(array):
             return None
         return self._numbers(coded)

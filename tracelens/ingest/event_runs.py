@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tracelens.ingest.event_columns import Codes, Flags, Ints, launch_shape, narrow, numbers
@@ -217,7 +216,7 @@ class EventRuns:
         if not len(start):
             return start, end, device, pid, None
         lowest, highest = int(pid.min()), int(pid.max())
-        self.processes |= {lowest} if lowest == highest else set(pc.unique(pa.array(pid)).to_pylist())
+        self.processes |= {lowest} if lowest == highest else set(pa.array(pid).unique().to_pylist())
         missing = np.zeros(len(start), bool)
         for absent in (no_start, no_end, no_device):
             if absent is not None:

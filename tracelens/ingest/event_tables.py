@@ -8,7 +8,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tracelens.errors import MissingDataError
@@ -127,7 +126,7 @@ class _Names:
 
     def encode_several(self, columns: Sequence[pa.Array]) -> NDArray[np.int32]:
         """As `encode`, where several columns together say the name; keys are tuples."""
-        coded = [pc.dictionary_encode(column, null_encoding="encode") for column in columns]
+        coded = [column.dictionary_encode(null_encoding="encode") for column in columns]
         together = np.zeros(len(columns[0]), np.int64)
         for one in coded:
             together = together * max(len(one.dictionary), 1) + one.indices.to_numpy(zero_copy_only=False)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _LARGEST = 2**63 - 1
 
@@ -62,6 +61,6 @@ def as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_string(array.type):
         return array
     try:
-        return pc.cast(array, pa.string())
+        return array.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.array([written(value) for value in array.to_pylist()], pa.string())
