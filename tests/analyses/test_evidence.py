@@ -62,7 +62,7 @@ def test_too_few_blocks_give_no_interval(before: int, after: int, reason: str):
 
 def test_few_correlated_steps_give_no_interval():
     blocks = blocks_for([ar1(np.random.default_rng(2), 50, 0.8)], [ar1(np.random.default_rng(3), 50, 0.8)])
-    assert "resemble their neighbours" in blocks.reason or "blocks" in blocks.reason
+    assert "like its neighbours" in blocks.reason or "blocks" in blocks.reason
 
 
 def test_two_captures_on_both_sides_are_the_blocks():

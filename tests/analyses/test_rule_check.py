@@ -162,7 +162,7 @@ def test_findings_are_a_warning_that_counts_them() -> None:
     result = check_rules([ruleset(("nvjet", "gemm"))], timed(nvjet_a=1))
     (notice,) = result.notices
     assert (notice.code, notice.severity, notice.count) == ("rule-findings", "warning", 1)
-    assert result.sentences == ("test: 1 finding on 1 names, 0.0% of the time in the catch-all.",)
+    assert result.sentences == ("test: 1 finding on 1 name, 0.0% of the time in the catch-all.",)
 
 
 def test_rows_of_the_names_may_come_in_any_order() -> None:

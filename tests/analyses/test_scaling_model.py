@@ -171,7 +171,7 @@ def test_names_as_the_hub_writes_them(typed: str, preset: str | None) -> None:
 
 
 def test_unknown_names_suggest_close_ones() -> None:
-    with pytest.raises(UsageError, match="did you mean") as error:
+    with pytest.raises(UsageError, match="Did you mean") as error:
         model_shape("llama-3-8")
     assert "llama-3-8b" in error.value.hint
     with pytest.raises(UsageError, match="h100-sxm"):

@@ -82,7 +82,7 @@ def test_ranges_that_the_end_of_the_session_closed_are_told(tmp_path: Path) -> N
     path = write_events(
         [KERNEL, Range("open", 1, 9_000), Range("shut", 1, 2)], tmp_path / "x.sqlite", duration_ns=9_000
     )
-    assert codes(path)["nvtx-unclosed"].startswith("1 NVTX ranges")
+    assert codes(path)["nvtx-unclosed"].startswith("1 NVTX range ")
 
 
 @pytest.mark.parametrize("how", ["json", "binary", "both"])

@@ -14,6 +14,7 @@ from tracelens.analyses.matching_communicators import Grouping, RankClock
 from tracelens.analyses.matching_groups import Part
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM
 from tracelens.frames import Notice
+from tracelens.units import plural
 
 
 def rank_list(ranks: Sequence[int]) -> str:
@@ -38,7 +39,7 @@ def fallback_notice(
     names = rank_list([ranks[o].rank for o in owners])
     complete = sum(len(r.leave) for r in readings)
     carried = 0 if fit is None else int(min(fit.counts[m] for r in readings for m in r.members))
-    seen = f"ranks {names} share {complete} synchronising collectives, {carried} of them usable"
+    seen = f"ranks {names} share {plural(complete, 'synchronising collective')}, {carried:,} of them usable"
     if wanted == "ends":
         return Notice(
             "clock-not-aligned",

@@ -16,6 +16,7 @@ from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.ruleset.spelling import short_name
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 _SQL = Path(__file__).with_suffix(".sql")
 _BATCH_ROWS = 262_144
@@ -310,7 +311,7 @@ def _like_the_script(
             Notice(
                 "one-timeline",
                 "warning",
-                f"--compat sweeps {devices} GPUs as one timeline: time in which several run is counted once, for whichever started first",
+                f"--compat sweeps {plural(devices, 'GPU')} as one timeline: time in which several run is counted once, for whichever started first",
                 "Leave --compat out for each rank's own time.",
                 devices,
             ),

@@ -14,6 +14,7 @@ from tracelens.analyses.skew_context import Context, context
 from tracelens.analyses.skew_schemas import INSTANCES, OPERATIONS, RANK_OPERATIONS
 from tracelens.frames import Notice, Result, Schema
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 START_UP_FACTOR = 1.5
 """Leading calls this many times the later half's median are start-up skew."""
@@ -112,7 +113,7 @@ def _sentences(known: Context, operations: pl.DataFrame) -> tuple[str, ...]:
     calls = (
         f"{largest['calls_per_step']:.4g} calls a step"
         if largest["calls_per_step"] is not None
-        else f"{largest['call_count']} calls"
+        else plural(largest["call_count"], "call")
     )
     said = f"{largest['collective']} ({largest['implementation']}): {calls}, median {largest['duration_p50_ns'] / 1e3:.1f} us"
     if largest["transfer_p50_ns"] is not None:
@@ -176,7 +177,7 @@ def _start_up(known: Context) -> list[Notice]:
             Notice(
                 "start-up-skew",
                 "info",
-                f"the first {leading} of {count} {operation} ({implementation}) on rank {rank} are start-up skew: mean "
+                f"{f'the first {leading}' if leading > 1 else 'the first'} of {plural(count, 'call')} of {operation} ({implementation}) on rank {rank} {'are' if leading > 1 else 'is'} start-up skew: mean "
                 f"{length.mean() / 1e3:.1f} us, median {float(np.median(length)) / 1e3:.1f} us, steady part {spread}",
                 "Judge by the steady part: --skip N, or --time.",
                 leading,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tracelens.units import plural
+
 Floats = NDArray[np.float64]
 
 CORRELATED = 0.1
@@ -73,9 +75,11 @@ def blocks_for(before: list[Floats], after: list[Floats]) -> Blocks:
     correlated = any(autocorrelation(series, 1) > CORRELATED for series in [*before, *after])
     shortest = min(sum(len(series) for series in side) for side in (before, after))
     if min(counts) < FEWEST_BLOCKS:
-        reason = f"{min(counts)} independent blocks of {length} steps on one side, {FEWEST_BLOCKS} are needed"
+        reason = f"{plural(min(counts), 'independent block')} of {plural(length, 'step')} on one side, {FEWEST_BLOCKS} are needed"
     elif correlated and shortest < FEWEST_CORRELATED_STEPS:
-        reason = f"{shortest} steps that resemble their neighbours on one side, {FEWEST_CORRELATED_STEPS} are needed"
+        reason = (
+            f"{plural(shortest, 'step')} on one side, each like its neighbours, {FEWEST_CORRELATED_STEPS} are needed"
+        )
     else:
         reason = ""
     return Blocks(length, counts[0], counts[1], reason)

@@ -18,6 +18,7 @@ from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
+from tracelens.units import plural
 
 _SQL = Path(__file__).with_suffix(".sql")
 
@@ -165,8 +166,8 @@ def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
             Notice(
                 "starts-before-launch",
                 "info",
-                f"{launches.early_count} launches start before their API call although the host clock was shifted ({shifts}); "
-                "they count as without a launch",
+                f"{plural(launches.early_count, 'event')} before the API call although the host clock was shifted ({shifts}); "
+                "such a launch is not used",
                 "",
                 launches.early_count,
             )
@@ -177,7 +178,7 @@ def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
             Notice(
                 "overlap-on-stream",
                 "info",
-                f"{overlaps} kernels start before the one ahead on their stream has ended (programmatic dependent launch); "
+                f"{plural(overlaps, 'kernel')} started before the one ahead on the stream had ended (programmatic dependent launch); "
                 "an overlap is no gap",
                 "",
                 overlaps,

@@ -24,7 +24,7 @@ from tracelens.analyses.ladder_rungs import (
 )
 from tracelens.errors import UsageError
 from tracelens.frames import Column, Notice, Result, Schema
-from tracelens.units import format_bytes
+from tracelens.units import format_bytes, plural
 
 LADDER = Schema(
     "one rung: an implementation and the messages it serves, in the order the engine tries them",
@@ -228,4 +228,4 @@ def switch_sentences(observed: pl.DataFrame) -> list[str]:
 
 def _size(row: Mapping[str, Any]) -> str:
     tokens = row["tokens"]
-    return format_bytes(row["message_bytes"]) + (f" ({tokens} tokens)" if tokens else "")
+    return format_bytes(row["message_bytes"]) + (f" ({plural(tokens, 'token')})" if tokens else "")

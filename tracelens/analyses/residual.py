@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tracelens.units import format_bytes
+from tracelens.units import format_bytes, plural
 
 ALL_REDUCE = "all_reduce"
 HOST_CAUSES = ("host_late", "launch_latency")
@@ -236,7 +236,7 @@ def implementation_switches(traced: Sequence[TracedStep]) -> list[str]:
         if old.implementation == new.implementation:
             continue
         sizes = "" if new.message_bytes is None else f" at {format_bytes(new.message_bytes)} a message"
-        tokens = "" if after.tokens is None else f" ({after.tokens} tokens)"
+        tokens = "" if after.tokens is None else f" ({plural(after.tokens, 'token')})"
         sentences.append(
             f"The all-reduce is {old.implementation} at TP {before.tp} and {new.implementation} at TP {after.tp}"
             f"{sizes}{tokens}: the implementation changes under the sweep."

@@ -20,6 +20,7 @@ from tracelens.analyses.rule_evidence import MapOnNames, cut, is_copy
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.ruleset import UNMATCHED_BUCKET, Rule, RuleSet
 from tracelens.ruleset.patterns import alternatives, compiled_or_reason
+from tracelens.units import plural
 
 KINDS = {
     "invalid": "the pattern is not a regex",
@@ -150,9 +151,7 @@ class _Lint(MapOnNames):
             if last is not None and rule.position > last:
                 found.append(_Finding("unreachable", rule, (), f"{self.told(last)} takes everything; move it last"))
             elif not self.hits[rule.position]:
-                text = (
-                    f"finds none of {len(self.names)} names, shipped examples included; check its spelling or remove it"
-                )
+                text = f"finds none of {plural(len(self.names), 'name')}, shipped examples included; check its spelling or remove it"
                 found.append(_Finding("never_matches", rule, (), text))
         return found
 
@@ -291,7 +290,7 @@ class _Lint(MapOnNames):
     def sentence(self, rows: Sequence[dict[str, Any]]) -> str:
         """The answer for this map in words."""
         count = f"{len(rows)} finding{'' if len(rows) == 1 else 's'}" if rows else "nothing to find fault with"
-        parts = [f"{self.ruleset.name}: {count} on {self.asked:,} names"]
+        parts = [f"{self.ruleset.name}: {count} on {plural(self.asked, 'name')}"]
         if not self.timed:
             parts[0] += " (shipped examples; name a capture to weigh them by time)"
         members = [index for index, collective in enumerate(self.collective[: self.asked]) if collective is not None]
@@ -302,7 +301,7 @@ class _Lint(MapOnNames):
         if self.timed and self.total_ns:
             parts.append(f"{self.time_ns(left) / self.total_ns:.1%} of the time in the catch-all")
         else:
-            parts.append(f"{len(left)} names in the catch-all")
+            parts.append(f"{plural(len(left), 'name')} in the catch-all")
         return ", ".join(parts) + "."
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracelens.frames import Column, Result, Schema
 from tracelens.ruleset import RuleSet
+from tracelens.units import plural
 
 
 class RuleDiffResult(Result):
@@ -82,7 +83,7 @@ def diff_rules(first: RuleSet, second: RuleSet, names: pl.DataFrame) -> RuleDiff
         name: RuleDiffResult.schemas[name].frame(frame.with_columns(share))
         for name, frame in (("differences", differing), ("moves", moves))
     }
-    sentence = f"{first.name} and {second.name} disagree on {differing.height:,} of {names.height:,} names"
+    sentence = f"{first.name} and {second.name} disagree on {differing.height:,} of {plural(names.height, 'name')}"
     if total:
         sentence += f", {_sum_ns(differing) / total:.1%} of the time"
     provenance = {"rules": [first.name, second.name], "rules_sha256": [first.sha256, second.sha256]}

@@ -20,6 +20,7 @@ import polars as pl
 from tracelens.analyses.scaling_presets import Gpu, ModelShape
 from tracelens.errors import UsageError
 from tracelens.frames import Column, Notice, Result, Schema
+from tracelens.units import plural
 
 PREDICTION = Schema(
     "one TP size at one lambda",
@@ -235,7 +236,7 @@ def _provenance(model: ScalingModel, gpu: Gpu) -> dict[str, object]:
 def sensitivity_sentence(shape: ModelShape) -> str:
     """d(step) / d(lambda), which is the number of all-reduces."""
     calls = shape.all_reduces
-    return f"One microsecond more per all-reduce is {calls} us a step at {shape.layers} layers ({calls} all-reduces)."
+    return f"One microsecond more per all-reduce is {calls} us a step at {plural(shape.layers, 'layer')} ({calls} all-reduces)."
 
 
 def turning_point_sentence(model: ScalingModel, lambda_us: float) -> str:

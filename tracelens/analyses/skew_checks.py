@@ -33,7 +33,7 @@ def communicator_notices(
             Notice(
                 "members-missing",
                 "warning",
-                f"the kernels of {who} name {len(matched.ranks) + missing} members: {missing} are not in the answer, so a wait "
+                f"the kernels of {who} name {len(matched.ranks) + missing} members, {missing} of which not in the answer: a wait "
                 "for one of those shows as transfer",
                 "Give the captures of all ranks, or leave out --ranks.",
                 missing,

@@ -107,6 +107,7 @@ def _load(asked: Asked, side: str, stack: ExitStack) -> list[Trace]:
 def _save(asked: Asked, side: str, path: Path, stack: ExitStack) -> int:
     from tracelens.analyses.compare_sides import rungs_of, side_figures
     from tracelens.errors import NotComparableError
+    from tracelens.units import plural
     from tracelens.views.output import write_atomically
 
     traces = _load(asked, side, stack)
@@ -122,7 +123,7 @@ def _save(asked: Asked, side: str, path: Path, stack: ExitStack) -> int:
         stream.write(blob)
 
     write_atomically(path, write, force=asked.output.force)
-    sys.stdout.write(f"{path}: {count} steps of {phase} {rung}, {len(blob) / 1e3:.0f} kB\n")
+    sys.stdout.write(f"{path}: {plural(count, 'step')} of {phase} {rung}, {len(blob) / 1e3:.0f} kB\n")
     return 0
 
 

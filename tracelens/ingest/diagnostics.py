@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens.ingest import nsys
 from tracelens.ingest.sources import Source
 from tracelens.ingest.values import whole
-from tracelens.units import format_ns
+from tracelens.units import format_ns, plural
 
 #: A row of raw_notice: code, severity, message, hint, count.
 Told = tuple[str, str, str, str, int | None]
@@ -30,7 +30,7 @@ def _activity(source: Source) -> list[Told]:
         (
             "profiler-activity",
             "info",
-            f"{source.shown}: the profiler itself was at work {len(lengths)} times, {format_ns(sum(lengths))} in all: "
+            f"{source.shown}: the profiler itself was at work {plural(len(lengths), 'time')}, {format_ns(sum(lengths))} in all: "
             "that can show as gaps, and slows down no kernel",
             "",
             len(lengths),

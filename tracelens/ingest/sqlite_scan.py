@@ -21,6 +21,7 @@ from tracelens.ingest.sqlite_cells import Decoder, Flags, Rows, cell_row_ids, po
 from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, page_size_of, quoted, select
 from tracelens.ingest.sqlite_pages import Disagreement, Ints, Pages, leaf_pages
 from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, typed
+from tracelens.units import plural
 
 _SAMPLED_PAGES = 48
 _ODD_PAGES_ALLOWED = 64  # pages that SQLite may read one by one before it reads the rest of the table in one go
@@ -200,7 +201,7 @@ class _Scan:
                 yield batch.finish(self._wanted.schema)
             if counted.result() != found:
                 raise ReadersDisagreeError(
-                    f"{self._file.shown}: {found:,} rows in the pages of {self._wanted.table.name}, where SQLite"
+                    f"{self._file.shown}: {plural(found, 'row')} in the pages of {self._wanted.table.name}, where SQLite"
                     f" counts {counted.result():,}",
                     "try --loader sqlite, or export it again",
                 )

@@ -18,6 +18,7 @@ from tracelens.model.event_files import Runs
 from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.rank_tables import build_ranks
 from tracelens.sqlfiles import queries
+from tracelens.units import plural
 
 __all__ = [
     "build_empty",
@@ -129,7 +130,7 @@ def _tell_events(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "bad-timestamps",
                 "warning",
-                f"{bad} rows have impossible timestamps or no device and are left out",
+                f"{plural(bad, 'row')} with impossible timestamps or no device left out",
                 "",
                 bad,
             ),
@@ -141,7 +142,7 @@ def _tell_events(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "unknown-names",
                 "warning",
-                f"{unknown} kernels have a name id that the export does not explain",
+                f"{plural(unknown, 'kernel')} with a name id that the export does not explain",
                 "Export the report again.",
                 unknown,
             ),
@@ -153,7 +154,7 @@ def _tell_events(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "graph-level",
                 "warning",
-                f"CUDA graphs were traced as a whole: {launches} launches, {int(graph_ns) / 1e6:.1f} ms, whose kernels are invisible (bucket graph_opaque)",
+                f"CUDA graphs were traced as a whole: {plural(launches, 'launch', 'launches')}, {int(graph_ns) / 1e6:.1f} ms, whose kernels are invisible (bucket graph_opaque)",
                 "Record again with: nsys profile --cuda-graph-trace=node",
                 int(launches),
             ),
@@ -165,7 +166,7 @@ def _tell_events(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "graph-invisible",
                 "warning",
-                f"{invisible} CUDA graph launches left no row in this export: their GPU time is unknown and looks idle",
+                f"{plural(invisible, 'CUDA graph launch', 'CUDA graph launches')} without a row in this export: the GPU time is unknown and looks idle",
                 "Record again with: nsys profile --cuda-graph-trace=node",
                 int(invisible),
             ),
@@ -193,7 +194,7 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "repeated-correlation",
                 "warning",
-                f"{repeated} correlation ids stand on several API calls; the first call counts as the launch",
+                f"{plural(repeated, 'correlation id')} on several API calls each; the first call counts as the launch",
                 "",
                 repeated,
             ),
@@ -205,7 +206,7 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "bad-launch-timestamps",
                 "warning",
-                f"{bad} CUDA API calls have impossible timestamps and are left out",
+                f"{plural(bad, 'CUDA API call')} with impossible timestamps left out",
                 "",
                 bad,
             ),
@@ -218,7 +219,7 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "events-without-launch",
                 "info",
-                f"{without} of {total} events have no API call in the capture: the cause of a gap before them is unknown",
+                f"{without:,} of {plural(total, 'event')} without an API call in the capture: the cause of a gap before such an event is unknown",
                 "",
                 without,
             ),
@@ -239,7 +240,7 @@ def build_nvtx(db: duckdb.DuckDBPyConnection) -> None:
             Notice(
                 "nvtx-unclosed",
                 "info",
-                f"{unclosed} NVTX ranges were still open when the capture ended; nsys closed them there",
+                f"{plural(unclosed, 'NVTX range')} still open when the capture ended; nsys closed what was open there",
                 "",
                 unclosed,
             ),

@@ -13,6 +13,7 @@ from tracelens.frames import Notice
 from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.ranks import Candidate, Communicator, Numbering, number_ranks
 from tracelens.sqlfiles import queries
+from tracelens.units import plural
 
 _HERE = Path(__file__).parent
 _BASE = queries(_HERE / "base.sql")
@@ -185,12 +186,12 @@ def _not_a_rank(one: Candidate, reason: str) -> Notice:
         return Notice(
             "foreign-process",
             "warning",
-            f"{where} does not belong to the job ({one.kernel_count} kernels): not a rank",
+            f"{where} does not belong to the job ({plural(one.kernel_count, 'kernel')}): not a rank",
             "",
             one.kernel_count,
         )
     if reason == "side context":
-        told = f"{where} is a side context ({one.kernel_count} kernels): not a rank"
+        told = f"{where} is a side context ({plural(one.kernel_count, 'kernel')}): not a rank"
         return Notice("side-context", "info", told, "", one.kernel_count)
     return Notice("no-kernels", "info", f"{where} ran no kernel: not a rank", "", None)
 

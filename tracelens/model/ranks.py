@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from tracelens.errors import RankError
+from tracelens.units import plural
 
 _FILE_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
@@ -189,10 +190,10 @@ def _rejected(candidates: Sequence[Candidate]) -> dict[tuple[int, int, int], str
 def _by_nccl(members: list[Candidate], _: int | None) -> list[int | None]:
     """The rank in one NCCL communicator that covers all ranks: of several, the one that was made first.
 
-    Before NCCL 2.25 communicators have no id; then a process that joined several of that size under different ranks
+    It may have more ranks than the capture shows, where some are missing. Before NCCL 2.25 communicators have no id; then a process that joined several of that size under different ranks
     tells nothing. A process with several devices cannot be told by its communicators either.
     """
-    covering = [[joined for joined in one.nccl if joined.size == len(members)] for one in members]
+    covering = [[joined for joined in one.nccl if (joined.size or 0) >= len(members)] for one in members]
     shared = set.intersection(*({joined.identifier for joined in mine} for mine in covering)) if covering else set()
     choices: list[tuple[int, int, list[int | None]]] = []
     for identifier in shared:
@@ -257,7 +258,7 @@ def _by_map(
             )
         if len(matching) > 1:
             raise RankError(
-                f"the rank map gives rank {rank} to {where}, which holds {len(matching)} GPUs",
+                f"the rank map gives rank {rank} to {where}, which holds {plural(len(matching), 'GPU')}",
                 "Add the device: rank=path:device",
             )
         if matching[0].place in ranks:

@@ -52,7 +52,11 @@ def table_html(frame: pl.DataFrame, schema: Schema | None, *, title: str = "", r
         heads.append(f'<th{kind} title="{_safe(meanings.get(name, ""))}">{_safe(label)}</th>')
         columns.append([f"<td{kind}>{html.escape(shorten_middle(text, _TEXT, '…'))}</td>" for text in texts])
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
-    more = f'<p class="note">{frame.height - rows:,} more rows</p>' if frame.height > rows else ""
+    more = (
+        f'<p class="note">{frame.height - rows:,} more row{"" if frame.height - rows == 1 else "s"}</p>'
+        if frame.height > rows
+        else ""
+    )
     caption = f"<p><b>{_safe(title)}</b></p>" if title else ""
     return f"{caption}<table><thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody></table>{more}"
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TextIO
 import polars as pl
 
 from tracelens.frames import Notice, Schema
+from tracelens.units import plural
 from tracelens.views.layout import GAP, Field, drawn_bar, fields_of, pad, runs, shrink, spread, with_totals
 from tracelens.views.text import encodable, shorten_middle, visible
 
@@ -124,7 +125,7 @@ class Screen:
         if dropped:
             self._wrapped(f"({', '.join(dropped)}: no room in {self.width} columns)", "dim")
         if hidden:
-            self.line(f"({hidden:,} more rows)", "dim")
+            self.line(f"({plural(hidden, 'more row')})", "dim")
         self.line()
 
     def _wrapped(self, text: str, style: str) -> None:

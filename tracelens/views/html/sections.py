@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracelens.frames import Result
-from tracelens.units import format_frac, format_ns
+from tracelens.units import format_frac, format_ns, plural
 
 Block = dict[str, Any]
 
@@ -51,15 +51,15 @@ def facts(result: Result) -> list[str]:
     found: list[str] = []
     ranks = result.tables.get("ranks")
     if ranks is not None and ranks.height:
-        found.append(_counted(ranks.height, "rank"))
+        found.append(plural(ranks.height, "rank"))
         gpus = sorted({str(name) for name in ranks["gpu_name"].drop_nulls()}) if "gpu_name" in ranks.columns else []
         found.extend(gpus[:2])
     points = result.tables.get("step_points")
     if points is not None and points.height:
-        found.append(_counted(_total_steps(result), "step"))
+        found.append(plural(_total_steps(result), "step"))
     exports = result.tables.get("exports")
     if exports is not None and exports.height:
-        found.append(_counted(exports.height, "capture file"))
+        found.append(plural(exports.height, "capture file"))
         versions = sorted({str(version) for version in exports["nsys_version"].drop_nulls()})
         if versions:
             found.append(f"nsys {', '.join(versions)}")
@@ -72,7 +72,7 @@ def tiles(result: Result) -> Iterator[tuple[str, str, str, bool]]:
     if row is not None:
         name = f"{row['phase']} step"
         rung = f", {row['rung']}" if row.get("rung") else ""
-        yield f"{name}, p50", format_ns(row["p50_ns"]), f"{row['step_count']:,} steps{_short(rung)}", False
+        yield f"{name}, p50", format_ns(row["p50_ns"]), f"{plural(row['step_count'], 'step')}{_short(rung)}", False
         yield f"{name}, p99", format_ns(row["p99_ns"]), f"mean {format_ns(row['mean_ns'])}", False
         if row.get("collective_mean_ns") is not None:
             yield "collectives per step", format_ns(row["collective_mean_ns"]), "mean over ranks", False
@@ -114,10 +114,6 @@ def _main_summary(result: Result) -> dict[str, Any] | None:
 def _total_steps(result: Result) -> int:
     total = result.provenance.get("step_count")
     return int(total) if isinstance(total, int) else result.tables["step_points"].height
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _short(text: str) -> str:
