@@ -173,6 +173,16 @@ class TestNccl:
         """Two tensor-parallel pairs: each process is rank 0 or 1 of two."""
         inits = [self.init(100 + n, n % 2, 2, comm=n // 2) for n in range(4)]
         assert ranks_of(four(tmp_path, *inits))[1] == "device"
+        (tmp_path / "tp8.sqlite").unlink()
+        path = four(tmp_path, *(self.init(100 + n, n % 2, 2, comm=None) for n in range(4)))
+        assert ranks_of(path)[1] == "device"
+        assert "rank-evidence-unusable" not in notices(path)
+
+    def test_a_communicator_of_more_ranks_than_were_captured(self, tmp_path: Path) -> None:
+        """Two of eight: ranks 6 and 3, whatever their ordinals."""
+        rows = [busy(1, 0), busy(2, 1), self.init(1, 6, 8), self.init(2, 3, 8)]
+        path = write_events(rows, tmp_path / "x.sqlite")
+        assert ranks_of(path) == ({3: ("x", 2, 1), 6: ("x", 1, 0)}, "nccl")
 
     def test_of_two_communicators_of_all_the_first_made_counts(self, tmp_path: Path) -> None:
         """The world (id 900, made first) and a permuted one (id 5)."""
