@@ -87,7 +87,7 @@ def _enter(db: duckdb.DuckDBPyConnection, number: int, runs: EventRuns) -> None:
         db,
         "raw_place",
         [
-            [*place, kind, one.rows, one.total_ns, one.first_ns, one.node_rows]
+            [*place, kind, one.rows, str(one.total_ns), one.first_ns, one.node_rows]  # a sum may pass 64 bits
             for (place, kind), one in sorted(totals.items())
         ],
     )
@@ -102,9 +102,12 @@ def _enter(db: duckdb.DuckDBPyConnection, number: int, runs: EventRuns) -> None:
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Appends rows at once: one by one, thousands of names would take longer than the events."""
     if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - our own names
+        columns = list(zip(*rows, strict=True))
+        db.register("incoming", pa.table({str(place): pa.array(column) for place, column in enumerate(columns)}))
+        db.execute(f"INSERT INTO {table} SELECT * FROM incoming")  # noqa: S608 - our own names
+        db.unregister("incoming")
 
 
 class _Names:
