@@ -126,6 +126,8 @@ def test_nothing_can_be_written_attached_or_read(
     folder = path.parent
     file = folder / "secret.txt"
     file.write_text(SECRET)
+    (folder / "secret.csv").write_text(f"a\n{SECRET}\n")
+    (folder / "secret.json").write_text(f'{{"a": "{SECRET}"}}')
     monkeypatch.setenv("SECRET_OF_THE_ENVIRONMENT", SECRET)
     before = snapshot(folder)
     with pytest.raises(UsageError) as refusal:
