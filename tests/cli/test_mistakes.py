@@ -75,3 +75,20 @@ def test_a_reader_that_leaves_early_is_no_gate_that_tripped(folder: Path) -> Non
         running.stdout.close()
         errors = running.stderr.read()
     assert (running.returncode, errors) == (0, b"")
+
+
+def test_a_query_says_which_choices_it_did_not_follow(folder: Path) -> None:
+    """`--ranks 0` beside a query that asks for both ranks: the tables are whole, and that is said."""
+    ran = tracelens("sql", "--ranks", "0", "tp2", "SELECT count(DISTINCT rank) AS n FROM event", cwd=folder)
+    assert ran.code == 0
+    assert ran.out.split() == ["n", "-", "2"]
+    assert "--ranks did not narrow it" in ran.err
+
+
+@pytest.mark.parametrize("command", ["bucket", "steps", "gaps", "collectives", "skew", "info"])
+def test_every_answer_names_the_part_of_the_capture_it_is_about(folder: Path, command: str) -> None:
+    windows = [
+        tracelens(command, "tp2", *words, "--format", "json", cwd=folder).json["provenance"]["window"]
+        for words in ((), ("--steps", "3-7"), ("--phase", "decode"))
+    ]
+    assert windows == ["whole capture", "steps 3-7", "phase decode"]

@@ -13,9 +13,10 @@ from tracelens.analyses.gap_causes import CAUSES, IDLE
 from tracelens.analyses.gap_search import Gaps, find_gaps, search_gaps
 from tracelens.analyses.gap_tables import CutGaps, by_cause, by_neighbours, cut_gaps, every_gap
 from tracelens.analyses.launch_clock import TYPICAL_LEAST
+from tracelens.analyses.overhead import profiler_overhead
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import search_steps, selected_steps
-from tracelens.analyses.step_summary import whole_ns
+from tracelens.analyses.step_summary import summarise, whole_ns
 from tracelens.analyses.timeline import Timeline, timeline
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.ruleset.spelling import short_name
@@ -105,7 +106,13 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
         "launch_latency_ns": found.typical.filter(pl.col("launch_count") > 0).to_dicts(),
         "window": select(trace).words,
     }
-    notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *_hidden_notice(hidden))
+    notices = (
+        *trace.notices,
+        *aligned_clock(trace).alignment.notices,
+        *found.notices,
+        *_hidden_notice(hidden),
+        *_overhead(trace),
+    )
     if len(hidden) == len(tl.ranks):
         return GapsResult(tables={}, notices=notices, provenance=provenance)
     causes = _causes(trace, tl, found, cut, [rank for rank in tl.ranks.tolist() if rank not in hidden])
@@ -114,6 +121,15 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     if all:
         tables["gaps"] = GAPS_SCHEMA.frame(every_gap(trace, tl, found, cut))
     return GapsResult(tables=tables, notices=notices, provenance=provenance, sentences=_sentences(causes, edges, found))
+
+
+def _overhead(trace: LoadedTrace) -> tuple[Notice, ...]:
+    """What the profiler adds to a step shows in the gaps first."""
+    if trace.options.expect_ms is None or not len(search_steps(trace).marking):
+        return ()
+    from tracelens.analyses.steps import figures_per_step
+
+    return profiler_overhead(trace, summarise(trace, selected_steps(trace, figures_per_step(trace))))
 
 
 def _causes(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps, ranks: list[int]) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.errors import UsageError
-from tracelens.frames import Column, Result, Schema
+from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
 
 _PRIVATE = (
@@ -201,7 +201,24 @@ def sql_result(trace: LoadedTrace, query: str) -> QueryResult:
     class Answer(QueryResult):
         schemas: ClassVar = {"rows": schema}
 
-    return Answer({"rows": frame}, trace.notices, trace.provenance())
+    return Answer({"rows": frame}, (*_unselected(trace), *trace.notices), trace.provenance())
+
+
+def _unselected(trace: LoadedTrace) -> list[Notice]:
+    """Choices that a query cannot follow: its tables hold everything, and it chooses by WHERE."""
+    chosen = {name: getattr(trace.options, name) for name in ("ranks", "steps", "phase", "time_s")}
+    ignored = [f"--{name.removesuffix('_s')}" for name, value in chosen.items() if value is not None]
+    if not ignored:
+        return []
+    return [
+        Notice(
+            "query-unselected",
+            "warning",
+            f"a query reads whole tables: {', '.join(ignored)} did not narrow it",
+            "Put the choice into the query, e.g. WHERE rank IN (0, 1).",
+            None,
+        )
+    ]
 
 
 def table_schema(trace: LoadedTrace) -> SchemaResult:

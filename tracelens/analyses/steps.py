@@ -78,9 +78,9 @@ def steps(trace: LoadedTrace) -> StepsResult:
     notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *gaps.notices, *_opaque(gaps))
     if not len(found.marking):
         return StepsResult(tables={}, notices=notices, provenance=provenance)
+    # First, because it refuses windows that hold nothing, in the words of every other command.
+    provenance["window"] = select(trace).words
     rows = selected_steps(trace, figures_per_step(trace))
-    if rows.is_empty():
-        select(trace)  # refuses windows that hold nothing, in the words of every other command
     summary = summarise(trace, rows)
     return StepsResult(
         tables={"steps": STEPS.frame(rows.rename({"edge_ns": "start_ns"})), "summary": SUMMARY.frame(summary)},
