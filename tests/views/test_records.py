@@ -155,3 +155,19 @@ def test_suffix_chooses_the_format() -> None:
     assert records.format_of("a.b.MD") == "markdown"
     with pytest.raises(UsageError, match="xyz"):
         records.format_of("a.xyz")
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("kernel_count", "kernels"),
+        ("rule_count", "rules"),
+        ("bucket_count", "buckets"),
+        ("graph_launch_count", "graph_launches"),
+        ("matched_count", "matched"),
+        ("idle_between_count", "idle_between"),
+        ("gap_ns", "gap_ns"),
+    ],
+)
+def test_counts_are_headed_by_what_they_count(name: str, head: str) -> None:
+    assert records.plural(name) == head

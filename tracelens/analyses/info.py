@@ -108,5 +108,5 @@ def info(trace: LoadedTrace) -> InfoResult:
         f"{count} rank{'s' if count > 1 else ''} in {exports} export{'s' if exports > 1 else ''}, numbered by {told}."
     )
     evidence = trace.detection.evidence
-    engine = f"Engine: {trace.detection.engine or 'unknown'} ({evidence})."
+    engine = f"Engine: {trace.detection.engine or 'unknown'}; {evidence}."
     return InfoResult(tables, trace.notices, trace.provenance() | {"window": selection.words}, (sentence, engine))

@@ -75,7 +75,7 @@ def detect_engine(
             if patterns is _KERNELS:
                 example = min(map(short_name, hits[engine]))
             example = example if len(example) <= 60 else f"{example[:57]}..."
-            return Detection(engine, model, f"engine {engine}: {what} {example!r} ({ranked[0][0]} such){tail}")
+            return Detection(engine, model, f"{what} {example!r} ({ranked[0][0]:,} such){tail}")
     return Detection(None, model, f"nothing in the capture names one engine{tail}")
 
 

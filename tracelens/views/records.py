@@ -232,17 +232,19 @@ def bare_name(name: str) -> str:
     return name
 
 
-_NOUNS = frozenset(
-    {"kernel", "step", "call", "gap", "rank", "stream", "event", "instance", "collective", "memcpy", "memset"}
+_NO_NOUNS = frozenset(
+    {"matched", "unmatched", "first", "last", "inside", "outside", "straddling", "between", "accepted", "excluded"}
 )
 
 
 def plural(name: str) -> str:
-    """A count's name as a head: `kernel_count` is `kernels`, `matched_count` is `matched`."""
+    """A count's name as a head: `kernel_count` is `kernels`, `launch_count` `launches`, `matched_count` `matched`."""
     if not name.endswith("_count"):
         return name
     noun = name.removesuffix("_count")
-    return f"{noun}s" if noun.rsplit("_", 1)[-1] in _NOUNS else noun
+    if noun.rsplit("_", 1)[-1] in _NO_NOUNS:
+        return noun
+    return f"{noun}es" if noun.endswith(("ch", "s", "sh", "x")) else f"{noun}s"
 
 
 def _plain(value: Any) -> Any:

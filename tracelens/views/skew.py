@@ -43,8 +43,7 @@ def show(result: Result, screen: Screen) -> None:
         screen.table(
             ranks.sort("communicator", -pl.col("last_count"), "rank"),
             result.schemas["ranks"],
-            title="Ranks, most often last first (waits in all: summed over the capture's matched calls; late: mean arrival after "
-            "the reference member, and its parts)",
+            title="Ranks by calls last (in all: summed over the capture; late: mean after the reference, and its parts)",
             columns=[
                 *(["communicator"] if several else []),
                 "rank",
