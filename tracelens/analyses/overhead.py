@@ -53,7 +53,7 @@ def profiler_overhead(trace: LoadedTrace, summary: pl.DataFrame) -> tuple[Notice
             Notice(
                 "profiler-overhead",
                 "warning",
-                f"{told}, and above 5 % that is more often the gaps, which launching under a profiler lengthens, than the kernels",
+                f"{told}, and above 5 % it is probably the gaps that are longer, not the kernels",
                 "Trace less: no backtraces, no context switches, --trace=cuda,nvtx alone.",
                 None,
             ),
