@@ -146,7 +146,7 @@ def test_what_the_profiler_did_itself_is_told_apart(tmp_path: Path) -> None:
     assert tracelens("info", path, "--strict").code == 1
 
 
-OPTIONAL = ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "ThreadNames", "TARGET_INFO_GPU", "DIAGNOSTIC_EVENT")
+OPTIONAL = ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "ThreadNames", "TARGET_INFO_GPU")
 
 
 @pytest.mark.parametrize("table", OPTIONAL)

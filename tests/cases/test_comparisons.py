@@ -108,3 +108,15 @@ def test_a_change_in_one_stretch_of_the_capture_is_found_by_time_too(folder: Pat
     assert 10 <= after < before <= 20
     (verdict,) = answer["verdict"]
     assert verdict["before_step_ns"] == pytest.approx(600_000, rel=0.01)
+
+
+def test_whole_captures_and_steps_disagree(folder: Path, tmp_path: Path) -> None:
+    """Neutral over the whole profile, and -29 % a step, from the same two files (GindaChen/nsys-ai#523)."""
+    fast = replace(BASE, seed=7, step_compute_ns=250_000, requests=2, request_idle_ns=40_000_000, steps=20)
+    write(simulate(fast), tmp_path / "fast", truth=False)
+    ran = tracelens("compare", folder / "base", tmp_path / "fast", "--format", "json")
+    (verdict,) = ran.json["verdict"]
+    assert verdict["delta_frac"] < -0.2
+    (told,) = [notice["message"] for notice in ran.json["notices"] if notice["code"] == "whole-capture-differs"]
+    assert "over whole captures the change is +" in told
+    assert "per step -2" in told

@@ -138,8 +138,10 @@ def test_who_arrives_last_in_86_of_100(tmp_path: Path) -> None:
     assert first["last_frac"] == pytest.approx(0.861, abs=0.0005)
     assert first["wait_ns"] == min(row["wait_ns"] for row in answer["ranks"])
     assert answer["verdict"][0]["straggler_rank"] == 4
-    shown = tracelens("skew", cwd=tmp_path).out.split("Ranks, most often last first")[1].splitlines()
-    body = [line.split() for line in shown[shown.index(next(s for s in shown if s.startswith("----"))) + 1 :]]
+    lines = tracelens("skew", cwd=tmp_path).out.splitlines()
+    title = next(place for place, line in enumerate(lines) if line.startswith("Ranks"))
+    rule = next(place for place, line in enumerate(lines) if place > title and line.startswith("----"))
+    body = [line.split() for line in lines[rule + 1 :]]
     assert body[0][:2] == ["4", "86.1"]
     assert [row[0] for row in body[:5]][1:] == ["0", "1", "2", "3"]
 

@@ -486,7 +486,7 @@ def _notices(
     if (
         abs(step_frac) > FLOOR_FRAC
         and abs(whole - step_frac) > max(abs(step_frac) / 2, 0.02)
-        and verdict["significant"]
+        and verdict["significant"] is not False
     ):
         notices.append(
             Notice(
