@@ -45,8 +45,8 @@ def test_every_error_stands_in_the_tree_that_is_drawn() -> None:
     assert all(name in drawn for name in classes)
     assert drawn.count("Error") >= len(classes)
     for one in classes.values():
-        error = one("seen", "try")
-        assert (error.message, error.hint, str(error)) == ("seen", "try", "seen\ntry")
+        error = one("seen", "try this")
+        assert (error.message, error.hint, str(error)) == ("seen", "Try this", "seen\nTry this")
 
 
 def test_every_question_is_a_method_with_a_docstring() -> None:
