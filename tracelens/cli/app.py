@@ -28,9 +28,10 @@ COMMANDS = {
     "predict": "predict",
     "ladder": "ladder",
     "sweep": "sweep",
-    "rules": "rules",
     "simulate": "simulate",
     "scaling": "scaling",
+    # Groups of commands, which typer lists last.
+    "rules": "rules",
     "cache": "cache",
 }
 

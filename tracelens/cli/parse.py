@@ -90,14 +90,14 @@ def rank_map(text: str) -> dict[int, tuple[str, int | None]]:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # longer than any file's name
+    except (OSError, ValueError):  # longer than any file's name, or none at all
         return False
 
 
 def _rank_map_file(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name that no file has
         raise UsageError(
             f"--rank-map {path}: cannot be read ({type(error).__name__})", "Give a file, or rank=path:device,..."
         ) from error
