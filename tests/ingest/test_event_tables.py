@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.running import edit, refused, tracelens
-from tracelens.simulate import VERSIONS, Copy, GraphTrace, Kernel, Memset, write_events
+from tracelens.simulate import VERSIONS, Copy, Kernel, Memset, write_events
 from tracelens.trace import Options, open_trace
 
 K = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -77,7 +77,7 @@ def test_a_name_that_nothing_explains_is_counted(tmp_path: Path) -> None:
     path = write_events(ROWS, tmp_path / "x.sqlite")
     edit(path, f"UPDATE {K} SET demangledName = 987654, shortName = 987654, mangledName = 987654 WHERE start = 4000")
     assert [name for name, _, _ in names(path)][:2] == ["void gemm<(int)8>(float *)", "[unknown kernel]"]
-    assert codes(path)["unknown-names"].startswith("1 kernels")
+    assert codes(path)["unknown-names"].startswith("1 kernel ")
 
 
 def test_without_strings_time_is_told_and_names_are_unknown(tmp_path: Path) -> None:
@@ -132,21 +132,7 @@ def test_values_that_are_no_integers_are_counted(tmp_path: Path) -> None:
     assert len(names(path)) == 3
     assert "start (1)" in codes(path)["wrong-type"]
     assert "streamId (1)" in codes(path)["wrong-type"]
-    assert codes(path)["bad-timestamps"].startswith("1 rows")
-
-
-def test_every_table_may_be_missing(tmp_path: Path) -> None:
-    from tests.running import tables
-
-    whole = write_events([*ROWS, GraphTrace(8_000, 8_500)], tmp_path / "whole.sqlite")
-    for number, table in enumerate(tables(whole)):
-        path = write_events([*ROWS, GraphTrace(8_000, 8_500)], tmp_path / f"{number}.sqlite", without=[table])
-        ran = tracelens("info", path, "--format", "json")
-        assert ran.code == 0, (table, ran.err)
-        kept = 4 if table in (K, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE") else 5
-        ranks = ran.json["ranks"][0]
-        seen = sum(ranks[f"{kind}_count"] for kind in ("kernel", "memcpy", "memset"))
-        assert seen <= kept
+    assert codes(path)["bad-timestamps"].startswith("1 row ")
 
 
 def test_nothing_on_the_gpu_is_a_refusal_that_says_what_to_trace(tmp_path: Path) -> None:

@@ -159,9 +159,9 @@ def test_a_file_that_changes_between_two_looks(tmp_path: Path, monkeypatch: pyte
 
 
 def test_more_files_than_may_be_open(tmp_path: Path) -> None:
-    """80 exports under a limit of 64 open files."""
+    """44 exports under a limit of 56 open files."""
     first = write_events(ROWS, tmp_path / "rank0.sqlite")
-    for rank in range(1, 80):
+    for rank in range(1, 44):
         (tmp_path / f"rank{rank}.sqlite").write_bytes(first.read_bytes())
     code = "import sys; from tracelens.cli import main; main(['info', sys.argv[1], '--format', 'json'])"
     ran = subprocess.run(
@@ -170,10 +170,10 @@ def test_more_files_than_may_be_open(tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (56, 56)),
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
-    assert len(json.loads(ran.stdout)["ranks"]) == 80
+    assert len(json.loads(ran.stdout)["ranks"]) == 44
 
 
 def test_a_foreign_database(tmp_path: Path) -> None:
