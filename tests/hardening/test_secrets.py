@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import sqlite3
 from pathlib import Path
 
@@ -114,6 +115,15 @@ def test_no_secret_reaches_any_output(capture: Path, tmp_path: Path) -> None:
         content = file.read_bytes()
         content = gzip.decompress(content) if file.suffix == ".gz" else content
         assert TOKEN.encode() not in content, file.name
+
+
+def test_no_secret_is_kept_in_stored_loads(capture: Path) -> None:
+    """Stored loads mirror the model's tables; here their bytes are searched as they lie."""
+    assert tracelens("info", capture).code == 0
+    for file in Path(os.environ["XDG_CACHE_HOME"]).rglob("*"):
+        if file.is_file():
+            found = file.read_bytes().replace(f"{TOKEN}-TARGET_INFO_SYSTEM_ENV-value".encode(), b"")
+            assert TOKEN.encode() not in found, file.name
 
 
 def test_no_secret_is_kept_in_the_models_tables(capture: Path) -> None:

@@ -170,7 +170,7 @@ def _rank_notices(candidates: Sequence[Candidate], numbering: Numbering, expecte
         Notice(
             "gpu-shared",
             "warning",
-            f"{' and '.join(f'rank {rank}' for rank in sharing[:_MOST_NAMED])} ran on the same GPU",
+            f"{_ranks(sharing)} ran on the same GPU",
             "Was one report given twice, or did two processes share the GPU?",
             len(sharing),
         )
@@ -178,6 +178,12 @@ def _rank_notices(candidates: Sequence[Candidate], numbering: Numbering, expecte
         if len(sharing) > 1
     ]
     return notices
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """`rank 0 and rank 1`, of many the first ones and how many more."""
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return " and ".join(f"rank {rank}" for rank in ranks[:_MOST_NAMED]) + more
 
 
 def _not_a_rank(one: Candidate, reason: str) -> Notice:
