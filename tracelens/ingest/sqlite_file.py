@@ -161,10 +161,13 @@ class SqliteFile:
         """What SQLite says of the file, said as a `DamagedError`."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise self.damaged(printable(str(error))) from error
-        except (UnicodeDecodeError, MemoryError) as error:  # a broken schema, quoted; a length of gigabytes
-            raise self.damaged("it holds lengths or names that cannot be") from error
+        except (
+            sqlite3.Error,
+            UnicodeDecodeError,
+            MemoryError,
+        ) as error:  # a broken schema, quoted; a length of gigabytes
+            known = isinstance(error, sqlite3.Error)
+            raise self.damaged(printable(str(error)) if known else "impossible lengths or names") from error
 
     def damaged(self, what: str) -> DamagedError:
         """The error for a file whose content contradicts itself."""
