@@ -161,13 +161,9 @@ class SqliteFile:
         """What SQLite says of the file, said as a `DamagedError`."""
         try:
             yield
-        except (
-            sqlite3.Error,
-            UnicodeDecodeError,
-            MemoryError,
-        ) as error:  # a broken schema, quoted; a length of gigabytes
-            known = isinstance(error, sqlite3.Error)
-            raise self.damaged(printable(str(error)) if known else "impossible lengths or names") from error
+        except (sqlite3.Error, UnicodeDecodeError, MemoryError) as error:  # the last two: broken names, broken lengths
+            what = printable(str(error)) if isinstance(error, sqlite3.Error) else "impossible names or lengths"
+            raise self.damaged(what) from error
 
     def damaged(self, what: str) -> DamagedError:
         """The error for a file whose content contradicts itself."""
