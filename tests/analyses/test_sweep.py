@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.analyses.sweep import Sweep
@@ -42,6 +42,7 @@ def walked(events: list[tuple[int, int, int, int]]) -> tuple[dict[tuple[int, int
     return owned, union
 
 
+@settings(deadline=None)
 @given(
     st.lists(EVENT.map(lambda one: (one[0], one[1], one[2], one[2] + one[3])), max_size=25),
     st.lists(st.integers(1, 6), max_size=6),

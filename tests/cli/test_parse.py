@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.cli import parse
@@ -46,6 +46,7 @@ def test_memory_sizes() -> None:
 
 
 @pytest.mark.parametrize("read", [parse.ranks, parse.steps, parse.time_s, parse.rank_map, parse.memory])
+@settings(deadline=None)
 @given(text=st.text(max_size=30) | st.from_regex(r"[0-9=:.,a-z²٣ -]{0,20}"))
 def test_any_text_is_a_value_or_a_refusal(read, text: str) -> None:  # type: ignore[no-untyped-def]
     with contextlib.suppress(UsageError):

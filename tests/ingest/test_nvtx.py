@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.running import edit, tracelens
@@ -131,11 +131,13 @@ def test_binary_payloads() -> None:
     assert LAYOUT.decode(as_bytes(whole.decode("latin-1"))) == LAYOUT.decode(whole)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_any_bytes_decode_to_something_possible(blob: bytes) -> None:
     assert all(0 <= value < 2**64 for value in LAYOUT.decode(blob).values())
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_decodes_to_something_possible(text: str) -> None:
     assert all(0 <= value < 2**64 for value in decode_json(text).values())
