@@ -128,8 +128,12 @@ def open_captures(
         except ScratchError as error:
             remarks.append(_not_stored(error) if base == root else _in_memory(error))
             continue
-        if base is not None and base == root and key is not None and key == cache.key_of(found, choices):
-            reading.publish(loaded, key)
+        try:
+            if base is not None and base == root and key is not None and key == cache.key_of(found, choices):
+                reading.publish(loaded, key)
+        except BaseException:
+            loaded.close()
+            raise
         loaded.remarks[:0] = remarks
         return loaded
     raise AssertionError("a load in memory writes nothing")

@@ -7,6 +7,7 @@ Loads of these small captures are stored because the bounds below which it does 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -275,6 +276,23 @@ def test_killed_at_any_moment(kill: signal.Signals, capture: Path, home: Path) -
         assert answer(capture) == right
         assert leftovers(home) == []
         assert len(entries(home)) == 1
+
+
+def test_an_interrupt_that_a_library_turns_into_its_own_error_is_an_interrupt(
+    capture: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB answers ctrl-C by errors of its own; a folder of a load that was begun is removed all the same."""
+
+    def pressed(*_: Any) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("Query interrupted")
+
+    monkeypatch.setattr("tracelens.ingest.cache_tables.save_tables", pressed)
+    ran = tracelens("bucket", capture)
+    assert (ran.code, ran.err) == (130, "tracelens: interrupted\n")
+    assert leftovers(home) == []
+    monkeypatch.undo()
 
 
 def test_the_longest_unused_goes_first_and_what_is_in_use_never(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from types import FrameType
 
 DONE, GATE, CANNOT, BUG, INTERRUPTED = 0, 1, 2, 70, 130
 
@@ -17,6 +19,29 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs the command line; returns the exit code."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        return _run(arguments, lambda: False)
+    pressed = []
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        signal.default_int_handler(number, frame)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        return _run(arguments, lambda: False)
+    signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        return _run(arguments, lambda: bool(pressed))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _run(arguments: list[str], interrupted: Callable[[], bool]) -> int:
+    """As `run`; what goes wrong after an interrupt is the interrupt, whatever a library made of it."""
     import os
 
     from tracelens.errors import TracelensError
@@ -27,6 +52,9 @@ def run(arguments: list[str]) -> int:
         code = invoke(arguments)
         sys.stdout.flush()
     except TracelensError as error:
+        if interrupted():
+            _say("interrupted", "")
+            return INTERRUPTED
         _say(error.message, error.hint)
         return CANNOT
     except KeyboardInterrupt:
@@ -38,6 +66,9 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except Exception as error:
+        if interrupted():
+            _say("interrupted", "")
+            return INTERRUPTED
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":  # DuckDB's, unimported
             _say("not enough memory", "Look at less with --time or --ranks, or give more with --memory.")
             return CANNOT

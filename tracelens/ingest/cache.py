@@ -19,6 +19,7 @@ import os
 import secrets
 import shutil
 import time
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,12 @@ class Load:
     stored: bool
     _lock: int = -1
 
+    def __post_init__(self) -> None:
+        # Also where an interrupt comes between any two lines: at the latest when the process ends.
+        self._removal = weakref.finalize(self, shutil.rmtree, self.folder, True)
+        if self.stored:
+            self._removal.detach()
+
     def file(self, name: str) -> Path:
         """A file of the load."""
         return self.folder / name
@@ -164,6 +171,7 @@ class Load:
             self.folder.rename(target)
         except OSError:
             return False
+        self._removal.detach()
         self.folder, self.stored = target, True
         with contextlib.suppress(OSError):
             trim()
@@ -189,7 +197,7 @@ class Load:
     def close(self) -> None:
         """Lets the load go; one that is not stored is removed."""
         if not self.stored:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._removal()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -223,15 +231,16 @@ def draft(base: Path) -> Load:
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     _remove_abandoned(base)
     folder = base / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(8)}"
-    folder.mkdir(mode=0o700)
+    load = Load(folder, False)
     try:
-        lock = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        load._lock = lock = os.open(folder / _USED, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        load.close()
         raise
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    return Load(folder, False, lock)
+    return load
 
 
 def stored() -> list[Stored]:
