@@ -17,8 +17,10 @@ LEFT JOIN (
 ) pidless ON pidless.export = l.export
 LEFT JOIN process p ON p.export = l.export AND p.global_pid = CASE WHEN pidless.export IS NULL THEN l.thread & ~16777215 ELSE 0 END
 LEFT JOIN raw_string s ON s.export = l.export AND s.string = l.string;
-CREATE OR REPLACE TEMP VIEW used AS
-SELECT DISTINCT r.process, e.correlation FROM event_row e JOIN rank r USING (rank) WHERE e.correlation IS NOT NULL;
+CREATE OR REPLACE TEMP TABLE used AS
+SELECT process, correlation, sum(event_count)::BIGINT AS event_count
+FROM (SELECT rank, correlation, count(*) AS event_count FROM event_row GROUP BY ALL) JOIN rank USING (rank)
+GROUP BY ALL;
 CREATE OR REPLACE TEMP TABLE launching AS
 SELECT c.* FROM call c JOIN used USING (process, correlation) WHERE c.defect IS NULL;
 -- a correlation id is unique within a process; should an export repeat one, the first call launched the work.
@@ -45,8 +47,7 @@ SELECT count(*) AS row_count FROM repeated;
 SELECT count(*) AS row_count FROM call WHERE defect = 'bad timestamp';
 
 -- name: without_launch
-SELECT count(*) AS row_count FROM event_row e JOIN rank r USING (rank)
-WHERE NOT EXISTS (SELECT 1 FROM launch l WHERE l.process = r.process AND l.correlation = e.correlation);
+SELECT coalesce(sum(event_count), 0)::BIGINT AS row_count FROM used ANTI JOIN launch USING (process, correlation);
 
 -- name: excluded
 -- Calls that launched nothing on a rank's device, by export, table and reason.
@@ -66,7 +67,7 @@ GROUP BY ALL
 ORDER BY ALL;
 
 -- name: drop
-DROP VIEW call; DROP VIEW used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch;
+DROP VIEW call; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch;
 
 -- name: nvtx
 CREATE OR REPLACE TABLE nvtx AS
