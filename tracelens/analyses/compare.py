@@ -14,10 +14,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelens.analyses.compare_pairs import Pair, pair_collectives, pair_groups, pair_names
-from tracelens.analyses.compare_sides import CAUSES, SideFigures, graph_tracing, rungs_of, shared_rung, side_figures
+from tracelens.analyses.compare_notices import FLOOR_FRAC, comparison_notices
+from tracelens.analyses.compare_pairs import pair_collectives, pair_groups, pair_names
+from tracelens.analyses.compare_parts import Parts
+from tracelens.analyses.compare_sides import SideFigures, graph_tracing, rungs_of, shared_rung, side_figures
 from tracelens.analyses.compare_words import Finding, headline
-from tracelens.analyses.evidence import Blocks, block_means, blocks_for, welch_interval
+from tracelens.analyses.evidence import blocks_for
 from tracelens.analyses.steps import find_steps
 from tracelens.errors import NotComparableError
 from tracelens.frames import Column, Notice, Result, Schema
@@ -25,11 +27,6 @@ from tracelens.trace import LoadedTrace
 from tracelens.units import plural
 
 Floats = NDArray[np.float64]
-
-#: A change below this share of the step is no finding, however sure it is.
-FLOOR_FRAC = 0.005
-#: Time outside all windows above this share of the step is a warning.
-UNATTRIBUTED_FRAC = 0.01
 
 _PART_COLUMNS = (
     Column("before_per_step_ns", pl.Int64, "Mean per step and rank before", "ns"),
@@ -146,7 +143,7 @@ def compare_figures(
     _check_comparable(before[0], after[0])
     sides = (_merged(before), _merged(after))
     blocks = blocks_for([one.step_ns for one in before], [one.step_ns for one in after])
-    table = _Parts(sides, (before, after), blocks)
+    table = Parts(sides, (before, after), blocks)
     tables = {
         "buckets": table.kernels(pair_groups(_buckets(sides[0]), _buckets(sides[1]))),
         "collective_parts": table.collective_parts(),
@@ -167,7 +164,7 @@ def compare_figures(
     ordered = {"verdict": CompareResult.schemas["verdict"].frame([verdict])} | {
         name: frames[name] for name in CompareResult.schemas if name in frames
     }
-    every = [*dict.fromkeys(notices), *_notices(verdict, sides, (before, after), blocks)]
+    every = [*dict.fromkeys(notices), *comparison_notices(verdict, sides, (before, after), blocks)]
     facts = {
         "steps": [one.step_count for one in sides],
         "windows": [[one.window for one in side] for side in (before, after)],
@@ -244,142 +241,6 @@ def _merged(captures: list[SideFigures]) -> SideFigures:
     )
 
 
-def _cut(captures: list[SideFigures], table: Floats) -> list[Floats]:
-    """A merged side's table, one array per capture again."""
-    return np.split(table, np.cumsum([one.step_count for one in captures])[:-1])
-
-
-class _Parts:
-    """Rows of the tables: means of two sides, their difference and its interval."""
-
-    def __init__(
-        self,
-        sides: tuple[SideFigures, SideFigures],
-        captures: tuple[list[SideFigures], list[SideFigures]],
-        blocks: Blocks,
-    ) -> None:
-        self._sides, self._captures, self._blocks = sides, captures, blocks
-
-    def _means(self, side: int, table: Floats) -> Floats:
-        return block_means(_cut(self._captures[side], table), self._blocks.length)
-
-    def _mean(self, side: int, table: Floats) -> Floats:
-        """The mean over steps; over captures first, where captures are the blocks, so that each counts once."""
-        if self._blocks.length == 0:
-            mean: Floats = self._means(side, table).mean(axis=0)
-            return mean
-        whole: Floats = table.mean(axis=0)
-        return whole
-
-    def _interval(self, tables: tuple[Floats, Floats], rows: int) -> tuple[Floats, Floats] | None:
-        if self._blocks.reason:
-            return None
-        return welch_interval(self._means(0, tables[0]), self._means(1, tables[1]), rows)
-
-    def rows(
-        self, names: list[str], tables: tuple[Floats, Floats], calls: tuple[Floats, Floats], status: list[str]
-    ) -> list[dict[str, Any]]:
-        """One row per column of `tables` (steps, rows) of the two sides."""
-        means = [self._mean(side, tables[side]) for side in (0, 1)]
-        counts = [self._mean(side, calls[side]) for side in (0, 1)]
-        interval = self._interval(tables, len(names))
-        rows = []
-        for place, name in enumerate(names):
-            before, after = round(float(means[0][place])), round(float(means[1][place]))
-            called = float(counts[0][place]), float(counts[1][place])
-            delta = after - before
-            from_calls = _calls_part(means[0][place], means[1][place], *called, delta)
-            low, high = (
-                (None, None)
-                if interval is None
-                else (round(float(interval[0][place])), round(float(interval[1][place])))
-            )
-            rows.append(
-                {
-                    "name": name,
-                    "before_per_step_ns": before,
-                    "after_per_step_ns": after,
-                    "delta_ns": delta,
-                    "ci_low_ns": low,
-                    "ci_high_ns": high,
-                    "significant": None if low is None or high is None else low > 0 or high < 0,
-                    "before_calls": called[0],
-                    "after_calls": called[1],
-                    "calls_part_ns": from_calls,
-                    "time_part_ns": delta - from_calls,
-                    "status": status[place],
-                }
-            )
-        return rows
-
-    def kernels(self, pairs: list[Pair]) -> list[dict[str, Any]]:
-        """Rows of groups of kernel names."""
-        tables, calls = [], []
-        for side, columns in ((0, [pair.before for pair in pairs]), (1, [pair.after for pair in pairs])):
-            chooser = np.zeros((len(self._sides[side].names), len(pairs)))
-            for place, members in enumerate(columns):
-                chooser[list(members), place] = 1
-            tables.append(self._sides[side].elapsed_ns @ chooser)
-            calls.append(self._sides[side].calls @ chooser)
-        return self.rows(
-            [pair.name for pair in pairs], (tables[0], tables[1]), (calls[0], calls[1]), [pair.status for pair in pairs]
-        )
-
-    def collective_parts(self) -> list[dict[str, Any]]:
-        """Waiting, and transfer with all else, of the collectives' exclusive time; none where waits are unknown."""
-        if not all(side.wait_known for side in self._sides):
-            return []
-        tables, calls = [], []
-        for side in self._sides:
-            collective = np.array([name.operation is not None for name in side.names], bool)
-            wait = side.wait_ns[:, collective].sum(axis=1)
-            tables.append(np.column_stack([wait, side.elapsed_ns[:, collective].sum(axis=1) - wait]))
-            calls.append(np.repeat(side.calls[:, collective].sum(axis=1)[:, None], 2, axis=1))
-        return self.rows(["wait", "transfer and rest"], (tables[0], tables[1]), (calls[0], calls[1]), ["same", "same"])
-
-    def gaps(self) -> list[dict[str, Any]]:
-        """Rows of the gap causes; how many gaps there are is not known per step, so all of a delta is time."""
-        tables = (self._sides[0].gap_ns, self._sides[1].gap_ns)
-        nothing = (np.ones_like(tables[0]), np.ones_like(tables[1]))
-        rows = self.rows(list(CAUSES), tables, nothing, ["same"] * len(CAUSES))
-        for row in rows:
-            row |= {"before_calls": None, "after_calls": None, "calls_part_ns": None, "time_part_ns": None}
-        return rows
-
-    def verdict(self, frames: dict[str, pl.DataFrame]) -> dict[str, Any]:
-        """The step itself, and what the parts leave over."""
-        tables = (self._sides[0].step_ns[:, None], self._sides[1].step_ns[:, None])
-        before, after = (round(float(self._mean(side, tables[side])[0])) for side in (0, 1))
-        interval = self._interval(tables, 1)
-        low, high = (None, None) if interval is None else (round(float(interval[0][0])), round(float(interval[1][0])))
-        parts = int(frames["buckets"]["delta_ns"].sum()) + int(frames["gaps"]["delta_ns"].sum())
-        return {
-            "comparable": True,
-            "phase": self._sides[0].phase,
-            "rung": self._sides[0].rung,
-            "before_step_ns": before,
-            "after_step_ns": after,
-            "before_p50_ns": self._sides[0].p50_ns,
-            "after_p50_ns": self._sides[1].p50_ns,
-            "delta_ns": after - before,
-            "delta_frac": (after - before) / before if before else None,
-            "ci_low_ns": low,
-            "ci_high_ns": high,
-            "significant": None if low is None or high is None else low > 0 or high < 0,
-            "unattributed_ns": after - before - parts,
-            "headline": "",
-        }
-
-
-def _calls_part(time_before: float, time_after: float, calls_before: float, calls_after: float, delta: int) -> int:
-    """The part of a delta that the change of calls explains: calls changed times the mean duration of both sides."""
-    if calls_before <= 0 or calls_after <= 0:
-        return delta
-    if calls_before == calls_after:
-        return 0
-    return round((calls_after - calls_before) * (time_before / calls_before + time_after / calls_after) / 2)
-
-
 def _largest_first(row: Mapping[str, Any]) -> tuple[int, str]:
     return (-abs(int(row["delta_ns"])), str(row["name"]))
 
@@ -416,111 +277,3 @@ def _environment_rows(before: SideFigures, after: SideFigures) -> list[dict[str,
                 }
             )
     return rows
-
-
-def _notices(
-    verdict: dict[str, Any],
-    sides: tuple[SideFigures, SideFigures],
-    captures: tuple[list[SideFigures], list[SideFigures]],
-    blocks: Blocks,
-) -> list[Notice]:
-    notices = []
-    if blocks.reason:
-        notices.append(
-            Notice(
-                "no-interval",
-                "warning",
-                f"no interval can be given: {blocks.reason}",
-                "Capture more steps, or several captures per side.",
-                None,
-            )
-        )
-    if min(len(one) for one in captures) < 2:
-        notices.append(
-            Notice(
-                "one-capture",
-                "info",
-                "one capture on a side: differences between runs of one build are not covered",
-                "Give several per side: A1,A2 B1,B2",
-                None,
-            )
-        )
-    gpus = [side.environment.get("gpu") for side in sides]
-    if gpus[0] != gpus[1] and None not in gpus:
-        notices.append(Notice("gpus-differ", "warning", f"other GPUs: {gpus[0]} before, {gpus[1]} after", "", None))
-    if (sides[0].phase, sides[0].rung) != (sides[1].phase, sides[1].rung):
-        notices.append(
-            Notice(
-                "rungs-differ",
-                "warning",
-                f"no rung is common; the most frequent ones are compared: {sides[0].rung} before, {sides[1].rung} after",
-                "Compare captures of one batch size.",
-                None,
-            )
-        )
-    step = max(int(verdict["before_step_ns"]), 1)
-    if abs(int(verdict["unattributed_ns"])) > UNATTRIBUTED_FRAC * step:
-        notices.append(
-            Notice(
-                "unattributed",
-                "warning",
-                f"{int(verdict['unattributed_ns']) / 1e3:.1f} us of the change lie outside the windows",
-                "",
-                None,
-            )
-        )
-    for side, name in zip(sides, ("before", "after"), strict=True):
-        trend = _trend_frac(side.step_ns)
-        if trend is not None and abs(trend) > FLOOR_FRAC:
-            notices.append(
-                Notice(
-                    "trend",
-                    "warning",
-                    f"steps {'grow' if trend > 0 else 'shrink'} by {abs(trend):.1%} over the capture ({name}): context, clocks or batches change",
-                    "Compare the same positions since prefill: --steps.",
-                    None,
-                )
-            )
-    whole = (sides[1].span_ns - sides[0].span_ns) / sides[0].span_ns if sides[0].span_ns else 0.0
-    step_frac = float(verdict["delta_frac"] or 0.0)
-    if (
-        abs(step_frac) > FLOOR_FRAC
-        and abs(whole - step_frac) > max(abs(step_frac) / 2, 0.02)
-        and verdict["significant"] is not False
-    ):
-        notices.append(
-            Notice(
-                "whole-capture-differs",
-                "info",
-                f"over whole captures the change is {whole:+.2%}, per step {step_frac:+.2%}: they hold other mixes of steps and idle time",
-                "",
-                None,
-            )
-        )
-    if not all(side.wait_known for side in sides):
-        notices.append(
-            Notice(
-                "waits-unknown",
-                "warning",
-                "collectives could not be matched across ranks: a longer collective may be waiting",
-                "Give all ranks; see `tracelens skew`.",
-                None,
-            )
-        )
-    return notices
-
-
-def _trend_frac(series: Floats) -> float | None:
-    """Change over the capture that a straight line through the steps tells, as a share of the mean; None if unsure."""
-    if len(series) < 12 or not series.mean():
-        return None
-    place = np.arange(len(series)) - (len(series) - 1) / 2
-    slope = float(place @ (series - series.mean())) / float(place @ place)
-    rest = series - series.mean() - slope * place
-    error = float(np.sqrt((rest @ rest) / (len(series) - 2) / (place @ place)))
-    if abs(slope) < 4 * error:
-        return None
-    return slope * (len(series) - 1) / float(series.mean())
-
-
-__all__ = ["CompareResult", "NotComparableError", "compare", "compare_figures"]
