@@ -137,7 +137,7 @@ def test_bad_values_in_every_column(plain: Path, tmp_path: Path, table: str) -> 
     check(tracelens("info", path, "--format", "json"), path, f"mixed {table}")
 
 
-@pytest.mark.parametrize("table", list(READ))
+@pytest.mark.parametrize("table", [name for name in READ if name.startswith(("CUPTI", "NVTX_EVENTS", "StringIds"))])
 def test_one_bad_value_in_a_whole_column(plain: Path, tmp_path: Path, table: str) -> None:
     """Each column in turn, with the value that its place in the table picks; the fuzzer tries the others."""
     for place, column in enumerate(READ[table].split()):
