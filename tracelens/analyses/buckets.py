@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracelens.analyses.coverage import Coverage
 from tracelens.analyses.selection import select, selected_events
 from tracelens.analyses.sweep import Sweep
 from tracelens.errors import UsageError
@@ -133,37 +134,11 @@ def _sweep_compute_first(trace: LoadedTrace, sweep: Sweep, lanes: Ints, collecti
     for one in np.unique(lane):
         mine = lane == one
         compute = mine & ~collective[name]
-        busy = Timeline.of(start_ns[compute], end_ns[compute])
+        busy = Coverage.of_events(start_ns[compute], end_ns[compute])
         theirs = mine & collective[name]
         begin, end = _owned_intervals(start_ns[theirs], end_ns[theirs])
-        left = (end - begin) - (busy.before(end) - busy.before(begin))
+        left = (end - begin) - busy.within(begin, end)
         np.add.at(sweep.owned_ns[one], name[theirs], left)
-
-
-class Timeline:
-    """The union of intervals, asked how much of it lies before a time."""
-
-    def __init__(self, starts: Ints, ends: Ints) -> None:
-        self._starts, self._ends = starts, ends
-        self._total = np.concatenate(([0], np.cumsum(ends - starts)))
-
-    @classmethod
-    def of(cls, start_ns: Ints, end_ns: Ints) -> Timeline:
-        """The union of half-open intervals given in ascending order of their starts."""
-        if not len(start_ns):
-            return cls(start_ns, end_ns)
-        reach = np.maximum.accumulate(end_ns)
-        first = np.flatnonzero(np.concatenate(([True], start_ns[1:] > reach[:-1])))
-        last = np.append(first[1:], len(start_ns)) - 1
-        return cls(start_ns[first], reach[last])
-
-    def before(self, time_ns: Ints) -> Ints:
-        """Length of the union before each time, ns."""
-        place = np.searchsorted(self._starts, time_ns, side="right")
-        total: Ints = self._total[place].copy()
-        inside = place > 0
-        total[inside] -= np.maximum(self._ends[place[inside] - 1] - time_ns[inside], 0)
-        return total
 
 
 def _owned_intervals(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
