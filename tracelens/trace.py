@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 import duckdb
 import polars as pl
 
-from tracelens.errors import RankError, SelectionError
+from tracelens.errors import RankError
 from tracelens.frames import Notice
 from tracelens.ingest import discover, raw
 from tracelens.loading import Loaded, Means, connect, open_captures
@@ -315,10 +315,3 @@ def _spans(ranks: list[int]) -> str:
         else:
             parts.append([rank])
     return "ranks " + ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-def no_events(what: str) -> SelectionError:
-    """The error of a selection that holds nothing."""
-    return SelectionError(
-        f"{what} holds no event", "Widen --time, --steps, --phase or --ranks; `tracelens info` shows what is there."
-    )

@@ -20,7 +20,6 @@ from itertools import pairwise
 from tracelens.units import format_bytes, plural
 
 ALL_REDUCE = "all_reduce"
-HOST_CAUSES = ("host_late", "launch_latency")
 
 
 @dataclass(frozen=True)

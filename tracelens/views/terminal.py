@@ -55,7 +55,6 @@ class Screen:
         encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
         self.blocks = self.attached and encoding.startswith("utf")
         self._console: Console | None = None
-        self._empty = True
 
     def line(self, text: str = "", style: str = "") -> None:
         """One line, as it is: nothing wraps, nothing is markup; control characters become visible."""
