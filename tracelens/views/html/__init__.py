@@ -13,7 +13,7 @@ figures, for notebooks.
 
     findings                                    finding, kind, per_step_ns, per_step_frac
     exports ranks ledger                        what was read (as `info`)
-    step_buckets                                as `buckets`, of one typical decode step
+    step_buckets                                as `buckets`, of one typical step, of the decode phase where there is one
     buckets kernels                             the whole selection (as `bucket --kernels`)
     summary step_points                         latency per phase and rung; one row per step shown
     collective_split                            rank, wait_ns, transfer_ns, hidden_ns: per step

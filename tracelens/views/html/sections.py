@@ -151,7 +151,7 @@ def _budget() -> dict[str, Any]:
                 "title": "Time by bucket and rank",
                 **stacked,
                 "views": [
-                    {"label": "Typical decode step", "table": "step_buckets"},
+                    {"label": "Typical step", "table": "step_buckets"},
                     {"label": "Whole capture", "table": "buckets"},
                 ],
             },
