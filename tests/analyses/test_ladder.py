@@ -152,11 +152,18 @@ def test_two_versions_of_vllm_differ() -> None:
         (Setup("vllm", "9.0", 1), "has no all-reduce"),
         (Setup("vllm", "9.0", 8, "0.1.0"), "no ladder is known for vllm 0.1.0"),
         (Setup("vllm", "9.0", 8, "newest"), "is not a version"),
+        (Setup("vllm", "99", 8), "'99' is no compute capability"),
+        (Setup("vllm", "sm_90", 8), "'sm_90' is no compute capability"),
     ],
 )
 def test_what_is_not_known_is_refused(setup: Setup, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         rungs(setup)
+
+
+def test_one_rung_is_said_too() -> None:
+    """A world size that only NCCL serves has no switch to tell of, and its answer is that."""
+    assert ladder(Setup("vllm", "9.0", 7), width=4096).sentences == ("vllm at 9.0, TP 7: nccl serves every size.",)
 
 
 setups = st.builds(

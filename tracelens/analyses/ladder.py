@@ -72,7 +72,7 @@ def ladder(setup: Setup, *, width: int, dtype_bytes: int = 2) -> LadderResult:
     token_bytes = width * dtype_bytes
     return LadderResult(
         tables={"ladder": LADDER.frame([_row(rung, token_bytes) for rung in found])},
-        notices=tuple(_notices(setup)),
+        notices=tuple(_notices(setup, found)),
         provenance=_provenance(setup, width, dtype_bytes),
         sentences=tuple(_sentences(setup, found, token_bytes)),
     )
@@ -92,10 +92,10 @@ def _row(rung: Rung, token_bytes: int) -> dict[str, Any]:
     }
 
 
-def _notices(setup: Setup) -> list[Notice]:
+def _notices(setup: Setup, found: Sequence[Rung]) -> list[Notice]:
     notices = []
     note = ladder_data()["notes"].get(setup.engine)
-    if note and not (setup.engine == "vllm" and (setup.switches or {}).get("symm-mem") is False):
+    if note and len(found) > 1 and not (setup.engine == "vllm" and (setup.switches or {}).get("symm-mem") is False):
         notices.append(Notice("ladder-variant", "info", note))
     if setup.tp > 2 and not setup.fully_connected:
         notices.append(
@@ -121,6 +121,8 @@ def _provenance(setup: Setup, width: int, dtype_bytes: int) -> dict[str, Any]:
 
 
 def _sentences(setup: Setup, found: Sequence[Rung], token_bytes: int) -> list[str]:
+    if len(found) == 1:
+        return [f"{setup.engine} at {setup.arch}, TP {setup.tp}: {found[0].implementation} serves every size."]
     sentences = []
     certain = [rung for rung in found if rung.certain]
     for rung in certain[:-1]:

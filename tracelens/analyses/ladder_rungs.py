@@ -6,6 +6,7 @@ The limits lie in `rules/ladder.json`, by engine, version range, compute capabil
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,6 +15,8 @@ from typing import Any
 from tracelens.errors import UsageError
 from tracelens.ruleset.shelf import read_text, rules_folder
 from tracelens.units import format_bytes
+
+_ARCH = re.compile(r"\d{1,2}\.\d")
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,17 @@ def version_entry(setup: Setup) -> Mapping[str, Any]:
     """The part of the data file that holds for an engine and version.
 
     Raises:
-        UsageError: none does, or the world size has no all-reduce.
+        UsageError: none does, the world size has no all-reduce, or the compute capability is none.
     """
     engines = ladder_data()["engines"]
     if setup.engine not in engines:
         raise UsageError(f"no ladder is known for engine {setup.engine!r}", f"known: {', '.join(engine_names())}")
     if setup.tp < 2:
         raise UsageError(f"TP {setup.tp} has no all-reduce", "give --tp 2 or more")
+    if not _ARCH.fullmatch(setup.arch):
+        raise UsageError(
+            f"{setup.arch!r} is no compute capability", "for example --arch 9.0 (Hopper), or --gpu h100-sxm"
+        )
     entries: list[dict[str, Any]] = engines[setup.engine]
     if setup.version is None:
         return entries[0]

@@ -34,8 +34,9 @@ def sql(
         with empty_trace() as trace:
             return present(table_schema(trace), asked.output, view.show_schema)
     if not asked.traces or not _QUERY.match(asked.traces[-1]):
+        seen = f", and {asked.traces[-1]!r} begins none" if asked.traces else ""
         raise UsageError(
-            "sql takes its query as the last argument",
+            f"sql takes its query as the last argument{seen} (SELECT, WITH, FROM, VALUES, PIVOT)",
             'tracelens sql tp8.sqlite "SELECT rank, count(*) FROM event GROUP BY rank"',
         )
     *traces, query = asked.traces
