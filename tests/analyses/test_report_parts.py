@@ -50,7 +50,31 @@ def test_latency_is_the_median_over_ranks_half_to_even() -> None:
 
 
 def test_typical_and_worst_are_complete_decode_steps_outside_warm_up() -> None:
-    assert parts.choose_steps(parts.step_latencies(SMALL)) == parts.ChosenSteps(0, "decode", "bs=1", 4, 3, 3)
+    assert parts.choose_steps(parts.step_latencies(SMALL)) == parts.ChosenSteps(0, "decode", "bs=1", {0: 4}, {0: 3}, 3)
+
+
+def test_every_set_that_has_the_kind_shows_its_own_typical_step() -> None:
+    """Two replicas: set 1 runs the same steps 50 ns longer, and its step 2 is a prefill.
+
+    set 0   step 2: 1002   3: 1200   4: 1100     typical 4, worst 3
+    set 1                  3: 1250   4: 1150     typical 3 (nearest the median of 1200, the earlier), worst 3
+    """
+    replica = SMALL.with_columns(
+        (pl.col("rank") + 2).alias("rank"),
+        pl.lit(1).alias("set"),
+        pl.col("step_ns") + 50,
+        pl.when(pl.col("step") == 2).then(pl.lit("prefill")).otherwise("phase").alias("phase"),
+    )
+    both = pl.concat([SMALL, replica])
+    chosen = parts.choose_steps(parts.step_latencies(both))
+    assert chosen == parts.ChosenSteps(0, "decode", "bs=1", {0: 4, 1: 3}, {0: 3, 1: 3}, 3)
+    assert parts.step_windows(both, chosen.typical).rows() == [
+        (0, 0, 4, 4000, 5100),
+        (1, 0, 4, 4000, 5100),
+        (2, 1, 3, 3000, 4200),
+        (3, 1, 3, 3000, 4200),
+    ]
+    assert parts.collective_split(both, chosen)["rank"].to_list() == [0, 1, 2, 3]
 
 
 def test_without_complete_steps_there_is_nothing_to_choose() -> None:
@@ -59,13 +83,15 @@ def test_without_complete_steps_there_is_nothing_to_choose() -> None:
 
 def test_split_sums_to_collective_time() -> None:
     """Steps 2, 3, 4; collective 500 of which 400 exposed; rank 1's wait of 600 counts up to 400."""
-    chosen = parts.ChosenSteps(0, "decode", "bs=1", 4, 3, 3)
-    assert parts.collective_split(SMALL, chosen).rows() == [(0, 50, 350, 100), (1, 173, 227, 100)]
+    chosen = parts.ChosenSteps(0, "decode", "bs=1", {0: 4}, {0: 3}, 3)
+    assert parts.collective_split(SMALL, chosen).rows() == [(0, 50, 350, None, 100), (1, 173, 227, None, 100)]
+    unknown = SMALL.with_columns(pl.lit(None, pl.Int64).alias("wait_ns"))
+    assert parts.collective_split(unknown, chosen).rows() == [(0, None, None, 400, 100), (1, None, None, 400, 100)]
 
 
 @pytest.mark.parametrize("unknown", [True, False])
 def test_waits_are_binned(unknown: bool) -> None:
-    chosen = parts.ChosenSteps(0, "decode", "bs=1", 4, 3, 3)
+    chosen = parts.ChosenSteps(0, "decode", "bs=1", {0: 4}, {0: 3}, 3)
     if unknown:
         rows = SMALL.with_columns(pl.lit(None, pl.Int64).alias("wait_ns"))
         assert parts.waits_by_step(rows, chosen).is_empty()
@@ -104,7 +130,7 @@ def test_positions_are_places_within_a_step() -> None:
         schema=["communicator", "rank", "after_first_ns", "wait_ns", "step", "position"],
         orient="row",
     ).with_columns(pl.lit("all_reduce").alias("operation"))
-    chosen = parts.ChosenSteps(0, "decode", "bs=1", 4, 3, 3)
+    chosen = parts.ChosenSteps(0, "decode", "bs=1", {0: 4}, {0: 3}, 3)
     assert parts.waits_by_position(rows, SMALL, chosen).rows() == [
         (0, 0, 0, "all_reduce", 30, 2),
         (0, 0, 1, "all_reduce", 50, 2),

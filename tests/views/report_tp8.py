@@ -82,6 +82,7 @@ def report_result(*, ranks: int = 8, steps: int = 400, layers: int = 16, hostile
             "rank": list(range(ranks)),
             "wait_ns": [60_000 if rank == 2 else 1_700_000 + 9_000 * rank for rank in range(ranks)],
             "transfer_ns": [690_000] * ranks,
+            "unsplit_ns": pl.Series([None] * ranks, dtype=pl.Int64),
             "hidden_ns": [200_000] * ranks,
         }
     )

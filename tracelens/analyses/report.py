@@ -50,6 +50,7 @@ SPLIT = Schema(
     Column("rank", pl.Int64, "Rank"),
     Column("wait_ns", pl.Int64, "Exposed: until the last rank arrived", "ns"),
     Column("transfer_ns", pl.Int64, "Exposed: after that", "ns"),
+    Column("unsplit_ns", pl.Int64, "Exposed, where waits are unknown", "ns"),
     Column("hidden_ns", pl.Int64, "Under compute of another stream", "ns"),
 )
 WAITS = Schema(
@@ -87,7 +88,7 @@ SLICES = Schema(
     Column("kind", pl.String, "kernel, memcpy, memset, graph; of a matched collective: wait, transfer"),
     Column("bucket", pl.String, "Bucket by the map"),
     Column("name", pl.String, "Kernel or copy"),
-    Column("start_ns", pl.Int64, "Since the step began on its earliest rank, aligned clock", "ns"),
+    Column("start_ns", pl.Int64, "Since the step began on the earliest rank of its set, aligned clock", "ns"),
     Column("duration_ns", pl.Int64, "Length", "ns"),
 )
 
@@ -230,17 +231,21 @@ class _Page:
         if figures is None or chosen is None:
             return
         views, cut = [], 0
-        for view, step in (("worst", chosen.worst), ("typical", chosen.typical)):
-            window = parts.step_window(figures, chosen.set, step)
+        for view, step_of in (("worst", chosen.worst), ("typical", chosen.typical)):
+            window = parts.step_windows(figures, step_of)
             rows = parted(event_slices(self.trace, window), wait_slices(self.trace, window))
             limit = min(SLICES_SHOWN, SLICES_PER_RANK * max(window.height, 4))
             if rows.height > limit:
                 cut += rows.height - limit
                 kept = rows.with_row_index("_at").sort(-pl.col("duration_ns"), "_at").head(limit).sort("_at")
                 rows = kept.drop("_at")
-            origin = int(str(aligned_windows(self.trace, window)["start_ns"].min()))
+            begun = aligned_windows(self.trace, window).select(
+                "rank", "step", pl.col("start_ns").min().over("set").alias("origin")
+            )
             views.append(
-                rows.with_columns(pl.lit(view).alias("view"), pl.lit(step).alias("step"), pl.col("start_ns") - origin)
+                rows.join(begun, on="rank", how="left", maintain_order="left").with_columns(
+                    pl.lit(view).alias("view"), pl.col("start_ns") - pl.col("origin")
+                )
             )
         self.put("slices", pl.concat(views))
         if cut:
@@ -252,13 +257,16 @@ class _Page:
         figures, chosen = self.figures, self.chosen
         if figures is None or chosen is None:
             return
-        window = parts.step_window(figures, chosen.set, chosen.typical)
+        window = parts.step_windows(figures, chosen.typical)
         one_step = self.trace.with_options(ranks=tuple(window["rank"]), steps=None, phase=None, time_s=None)
-        words = f"step {chosen.typical}"
-        one_step.memo("selection", lambda: Selection(window, False, words))
+        words = ", ".join(f"step {step} of set {number}" for number, step in chosen.typical.items())
+        if len(chosen.typical) == 1:
+            words = f"step {chosen.typical[chosen.set]}"
+        spans = window.select("rank", "start_ns", "end_ns")
+        one_step.memo("selection", lambda: Selection(spans, False, words))
         self.put("step_buckets", buckets(one_step)["buckets"])
-        self.provenance["typical_step"] = chosen.typical
-        self.provenance["worst_step"] = chosen.worst
+        self.provenance["typical_step"] = chosen.typical[chosen.set]
+        self.provenance["worst_step"] = chosen.worst[chosen.set]
 
     def skew(self) -> None:
         answer = self.attempt("skew", lambda: skew(self.trace))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,16 +27,17 @@ class ChosenSteps:
     Attributes:
         set: the connected set of ranks with most steps of the main kind.
         phase, rung: the main kind: decode if there is any, else the phase, and of it the rung, with most steps.
-        typical: the step whose latency is nearest the median of that kind (ties: the earliest).
-        worst: the one with the largest latency (ties: the earliest).
-        count: complete steps of that kind outside warm-up.
+        typical: per set that has that kind, the step whose latency is nearest the kind's median there (ties: the
+            earliest).
+        worst: per set, the one with the largest latency (ties: the earliest).
+        count: complete steps of that kind outside warm-up, of `set`.
     """
 
     set: int
     phase: str
     rung: str | None
-    typical: int
-    worst: int
+    typical: Mapping[int, int]
+    worst: Mapping[int, int]
     count: int
 
 
@@ -74,20 +76,29 @@ def choose_steps(latencies: pl.DataFrame) -> ChosenSteps | None:
         )
     )
     main = kinds.row(0, named=True)
-    mine = kept.filter(
-        (pl.col("set") == main["set"])
-        & pl.col("phase").eq_missing(main["phase"])
-        & pl.col("rung").eq_missing(main["rung"])
+    alike = kept.filter(
+        pl.col("phase").eq_missing(pl.lit(main["phase"], pl.String))
+        & pl.col("rung").eq_missing(pl.lit(main["rung"], pl.String))
     )
-    distance = (pl.col("step_ns") - pl.col("step_ns").median()).abs()
-    typical = mine.sort(distance, "step").row(0, named=True)["step"]
-    worst = mine.sort(-pl.col("step_ns"), "step").row(0, named=True)["step"]
-    return ChosenSteps(main["set"], main["phase"], main["rung"], typical, worst, mine.height)
+    distance = (pl.col("step_ns") - pl.col("step_ns").median().over("set")).abs()
+    return ChosenSteps(
+        main["set"],
+        main["phase"],
+        main["rung"],
+        _first_of_each_set(alike.sort(distance, "step")),
+        _first_of_each_set(alike.sort(-pl.col("step_ns"), "step")),
+        alike.filter(pl.col("set") == main["set"]).height,
+    )
+
+
+def _first_of_each_set(latencies: pl.DataFrame) -> dict[int, int]:
+    return dict(latencies.group_by("set", maintain_order=True).agg(pl.col("step").first()).sort("set").rows())
 
 
 def mean_step_ns(latencies: pl.DataFrame, chosen: ChosenSteps) -> float | None:
     """Mean latency of the main kind's complete steps outside warm-up, ns."""
-    mean = _main(latencies.rename({"complete": "complete_on_all"}), chosen)["step_ns"].mean()
+    alike = _main(latencies.rename({"complete": "complete_on_all"}), chosen)
+    mean = alike.filter(pl.col("set") == chosen.set)["step_ns"].mean()
     return float(mean) if isinstance(mean, (int, float)) else None
 
 
@@ -102,10 +113,10 @@ def shown_steps(latencies: pl.DataFrame, limit: int = STEPS_SHOWN) -> pl.DataFra
 
 
 def collective_split(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
-    """Per rank, means over the main kind's steps: wait_ns, transfer_ns and hidden_ns, which sum to collective time.
+    """Per rank, means over the main kind's steps: wait_ns, transfer_ns, unsplit_ns and hidden_ns, which sum to collective time.
 
     Hidden is collective time less its exposed part; waiting counts up to the exposed part, and transfer is what is
-    left of it. Null where waits are unknown.
+    left of it. Where waits are unknown they are null, and unsplit_ns holds the exposed time; else that is null.
     """
     waiting = pl.min_horizontal("wait_ns", "exposed_ns")
     return (
@@ -116,6 +127,7 @@ def collective_split(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame
             _whole(pl.when(pl.col("wait_ns").is_not_null()).then(pl.col("exposed_ns") - waiting).mean()).alias(
                 "transfer_ns"
             ),
+            _whole(pl.when(pl.col("wait_ns").is_null()).then(pl.col("exposed_ns")).mean()).alias("unsplit_ns"),
             _whole((pl.col("collective_ns") - pl.col("exposed_ns")).mean()).alias("hidden_ns"),
         )
         .sort("rank")
@@ -123,11 +135,11 @@ def collective_split(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame
 
 
 def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_BINS) -> pl.DataFrame:
-    """Waiting of each rank of the main set, steps taken together so that at most `bins` columns are left.
+    """Waiting of each rank whose set has the main kind, steps together so that at most `bins` columns are left.
 
     One row per rank and bin: rank, first_step, last_step, wait_ns (mean per step).
     """
-    mine = figures.filter(pl.col("set") == chosen.set)
+    mine = figures.filter(pl.col("set").is_in(list(chosen.typical)))
     if mine.is_empty() or mine["wait_ns"].null_count() == mine.height:
         return mine.select(
             "rank", first_step="step", last_step="step", wait_ns=pl.col("wait_ns").cast(pl.Int64)
@@ -171,8 +183,8 @@ def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenS
     Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0),
     collective (the most frequent there), wait_ns, instance_count. Places above POSITIONS_SHOWN (with more than 40 ranks, fewer) are left out.
     """
-    steps = _main(figures, chosen).select("step").unique()
-    mine = rows.join(steps, on="step", how="semi", maintain_order="left")
+    steps = _main(figures, chosen).select("rank", "step").unique()
+    mine = rows.join(steps, on=["rank", "step"], how="semi", maintain_order="left")
     if mine.is_empty():
         return mine.select(
             "communicator", "rank", "position", collective="operation", wait_ns="wait_ns", instance_count="position"
@@ -194,19 +206,21 @@ def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenS
     )
 
 
-def step_window(figures: pl.DataFrame, set_number: int, step: int) -> pl.DataFrame:
-    """The window of one step on each rank's own time: rank, start_ns, end_ns."""
+def step_windows(figures: pl.DataFrame, step_of: Mapping[int, int]) -> pl.DataFrame:
+    """The window of one step of each set on its ranks' own time: rank, set, step, start_ns, end_ns; by rank."""
+    drawn = pl.DataFrame(
+        {"set": list(step_of), "step": list(step_of.values())}, schema=figures.select("set", "step").schema
+    )
     return (
-        figures.filter((pl.col("set") == set_number) & (pl.col("step") == step))
-        .select("rank", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns"))
+        figures.join(drawn, on=["set", "step"], how="semi", maintain_order="left")
+        .select("rank", "set", "step", pl.col("edge_ns").alias("start_ns"), pl.col("window_end_ns").alias("end_ns"))
         .sort("rank")
     )
 
 
 def _main(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
     return figures.filter(
-        (pl.col("set") == chosen.set)
-        & pl.col("phase").eq_missing(chosen.phase)
+        pl.col("phase").eq_missing(chosen.phase)
         & pl.col("rung").eq_missing(pl.lit(chosen.rung, pl.String))
         & pl.col("complete_on_all")
         & ~pl.col("warm_up")

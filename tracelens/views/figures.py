@@ -84,13 +84,12 @@ def gap_causes(causes: pl.DataFrame) -> Figure:
 
 
 def collective_split(split: pl.DataFrame) -> Figure:
-    """Stacked bars: collective time of a step as wait, transfer and hidden, by rank."""
-    long = split.unpivot(
-        ["wait_ns", "transfer_ns", "hidden_ns"], index="rank", variable_name="part", value_name="time_ns"
-    )
+    """Stacked bars: collective time of a step as wait, transfer (unsplit where waits are unknown), hidden, by rank."""
+    colours = {"wait": "#e69f00", "transfer": _COLLECTIVE, "unsplit": _COLLECTIVE, "hidden": _OTHER}
+    known = [part for part in colours if split[f"{part}_ns"].null_count() < split.height]
+    long = split.unpivot([f"{part}_ns" for part in known], index="rank", variable_name="part", value_name="time_ns")
     long = long.with_columns(pl.col("part").str.strip_suffix("_ns"))
-    colours = {"wait": "#e69f00", "transfer": _COLLECTIVE, "hidden": _OTHER}
-    return _titled(_stacked(long, list(colours), "part", "time_ns", colours), "Collective time per step")
+    return _titled(_stacked(long, known, "part", "time_ns", colours), "Collective time per step")
 
 
 def step_latency(steps: pl.DataFrame) -> Figure:

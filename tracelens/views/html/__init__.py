@@ -16,7 +16,7 @@ figures, for notebooks.
     step_buckets                                as `buckets`, of one typical step, of the decode phase where there is one
     buckets kernels                             the whole selection (as `bucket --kernels`)
     summary step_points                         latency per phase and rung; one row per step shown
-    collective_split                            rank, wait_ns, transfer_ns, hidden_ns: per step
+    collective_split                            rank, wait_ns, transfer_ns, unsplit_ns, hidden_ns: per step
     causes edges                                as `gaps`
     operations rank_operations                  as `collectives`
     verdict skew_ranks clock set_aside          as `skew` (its `ranks` is `skew_ranks`)

@@ -28,7 +28,7 @@ _PRIVATE = ("hostname",)
 
 _ONE_UNIT: Mapping[str, tuple[str, ...]] = {
     "skew_ranks": ("lateness_mean_ns", *(f"{part}_lateness_ns" for part in ("device", "host", "upstream", "other"))),
-    "collective_split": ("wait_ns", "transfer_ns", "hidden_ns"),
+    "collective_split": ("wait_ns", "transfer_ns", "unsplit_ns", "hidden_ns"),
     "buckets": ("kernel_ns", "busy_ns", "elapsed_ns"),
     "step_buckets": ("kernel_ns", "busy_ns", "elapsed_ns"),
     "kernels": ("kernel_ns", "elapsed_ns"),

@@ -192,9 +192,9 @@ def _collectives() -> dict[str, Any]:
             _chart(
                 "stack",
                 "collective_split",
-                "Collective time per step: waiting, transfer, hidden",
+                "Collective time per step: waiting, transfer, hidden; unsplit where waits are unknown",
                 category="rank",
-                columns=["wait_ns", "transfer_ns", "hidden_ns"],
+                columns=["wait_ns", "transfer_ns", "unsplit_ns", "hidden_ns"],
                 palette="split",
             ),
             _table("operations", "Operations and their implementations", open=True),

@@ -14,7 +14,7 @@ function stackRows(table, block, rowsWanted) {
     else if (!(block.leave || []).includes(table.value(block.series, row))) add(category, table.value(block.series, row), table.value(block.value, row));
   }
   if (!block.columns) series.sort((a, b) => (a.key === block.last) - (b.key === block.last) || b.total - a.total || (a.key < b.key ? -1 : 1));
-  return { series: series.filter((item) => item.total > 0 || block.columns), categories, values };
+  return { series: series.filter((item) => item.total > 0), categories, values };
 }
 
 function stack(figure, bar, block) {

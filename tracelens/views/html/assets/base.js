@@ -93,7 +93,7 @@ function onColour(colour) {
 
 // A bucket keeps its colour through the whole page; the collectives and idle have theirs reserved.
 const PALETTES = {
-  split: { wait_ns: "5/", transfer_ns: "5", hidden_ns: "11" },
+  split: { wait_ns: "5/", transfer_ns: "5", unsplit_ns: "5", hidden_ns: "11" },
   cause: { host_late: "1", launch_latency: "3", in_graph: "2", back_to_back: "4", dependency: "7", step_boundary: "0", unknown: "11", idle: "idle" },
   bucket: null,
 };
