@@ -12,7 +12,7 @@ import pytest
 
 from tests.views.report_tp8 import HOSTILE, ReportResult, report_result
 from tracelens.errors import OutputError
-from tracelens.frames import Column, Schema
+from tracelens.frames import Column, Notice, Schema
 from tracelens.views.html import render, write_report
 from tracelens.views.html.encode import LONGEST_TEXT, script_json, table
 
@@ -54,6 +54,12 @@ def test_title_and_sentences_are_escaped() -> None:
     assert "a &lt;b&gt; &amp; \\x1b[0m" in page
     assert "<title>&lt;!--DATA--&gt;&lt;x&gt;" in page
     assert "<dt>k&lt;</dt><dd>v&lt;</dd>" in page
+
+
+def test_commands_in_hints_are_set_as_code() -> None:
+    notice = Notice("a", "warning", "seen", "`tracelens info <b>` says more")
+    result = ReportResult({}, notices=(notice,))
+    assert "<code>tracelens info &lt;b&gt;</code> says more" in render(result, version="0")
 
 
 def test_absent_tables_leave_their_sections_with_no_blocks() -> None:

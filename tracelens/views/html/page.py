@@ -26,6 +26,8 @@ _UNCUT = frozenset({"slices", "waits", "position_waits", "arrivals"})
 _PRIVATE = ("hostname",)
 
 
+_COMMAND = re.compile("`([^`]+)`")
+
 _ONE_UNIT: Mapping[str, tuple[str, ...]] = {
     "skew_ranks": ("lateness_mean_ns", *(f"{part}_lateness_ns" for part in ("device", "host", "upstream", "other"))),
     "collective_split": ("wait_ns", "transfer_ns", "unsplit_ns", "hidden_ns"),
@@ -150,7 +152,9 @@ def _notices(notices: Sequence[Notice]) -> str:
 
 def _notice(notice: Notice) -> str:
     count = "" if notice.untold_count is None else f' <span class="count">({notice.untold_count:,})</span>'
-    hint = f'<span class="hint">{_escape(notice.hint)}</span>' if notice.hint else ""
+    # Hints name commands between backticks, as a terminal shows them.
+    words = _COMMAND.sub(r"<code>\1</code>", _escape(notice.hint))
+    hint = f'<span class="hint">{words}</span>' if words else ""
     return (
         f'<li class="{notice.severity}"><code>{_escape(notice.code)}</code> {_escape(notice.message)}{count}{hint}</li>'
     )
