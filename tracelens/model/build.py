@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tracelens.frames import Notice
 from tracelens.model import event_files, ledger
-from tracelens.model.event_files import Runs
+from tracelens.model.event_files import Order, Runs
 from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.rank_tables import build_ranks
 from tracelens.sqlfiles import queries
@@ -27,7 +27,9 @@ __all__ = [
     "build_names",
     "build_nvtx",
     "build_ranks",
+    "finish_events",
     "known_names",
+    "order_events",
     "read_events",
     "write_comments",
     "write_kernel_names",
@@ -79,20 +81,37 @@ def build_events(db: duckdb.DuckDBPyConnection, runs: Runs, folder: Path | None,
     Raises:
         OSError: the files cannot be written.
     """
-    name_ids = _codes(db)
-    places = db.execute(_EVENTS["places"]).fetchall()
-    ranked = [(rank, (export, pid, device)) for rank, export, pid, device, _ in places if rank is not None]
-    others = [(process, (export, pid, device)) for rank, export, pid, device, process in places if rank is None]
+    order = order_events(db)
     files: list[Path] = []
     if folder is None:
         db.execute(_EVENTS["in_memory"])
-        _append(db, "event_row", event_files.rank_tables(runs, ranked, name_ids))
+        for _, places in order.stretches():
+            _append(db, "event_row", event_files.rank_tables(runs, places, order.name_ids))
     else:
-        files = event_files.write_files(event_files.rank_tables(runs, ranked, name_ids), folder, threads)
-    db.execute(_EVENTS["other_event"])
-    _append(db, "other_event", event_files.other_tables(runs, others, name_ids))
-    _tell_events(db)
+        files = event_files.write_ranks(runs, order, folder, threads)
+    finish_events(db, event_files.other_tables(runs, order.others, order.name_ids))
     return files
+
+
+def order_events(db: duckdb.DuckDBPyConnection) -> Order:
+    """The order of the events of all exports, once ranks and names are known."""
+    ranked: list[tuple[int, tuple[int, int, int], int, int]] = []
+    others = []
+    count = 0
+    for rank, export, pid, device, process, rows in db.execute(_EVENTS["places"]).fetchall():
+        if rank is None:
+            others.append((process, (export, pid, device)))
+        else:
+            ranked.append((rank, (export, pid, device), count, rows))
+            count += rows
+    return Order(ranked, others, _codes(db))
+
+
+def finish_events(db: duckdb.DuckDBPyConnection, others: Iterable[pa.Table]) -> None:
+    """Makes other_event of the events of no rank, in their order; then the notices and the ledger of all events."""
+    db.execute(_EVENTS["other_event"])
+    _append(db, "other_event", others)
+    _tell_events(db)
 
 
 def read_events(db: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:

@@ -7,8 +7,9 @@ memory; few go into a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,6 +54,44 @@ class Runs(Protocol):
     def slices(self, place: Place) -> Iterator[dict[str, Column]]:
         """Columns of one place's events, in slices of ascending start."""
         ...
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where the events of each place belong: found from all exports, followed by whoever holds the events.
+
+    Attributes:
+        ranked: (rank, place, number of its first event, its events), ranks ascending.
+        others: (process, place) of what is no rank, in the order of the answer.
+        name_ids: per export, the name_id for each number of a name.
+    """
+
+    ranked: Sequence[tuple[int, Place, int, int]]
+    others: Sequence[tuple[int | None, Place]]
+    name_ids: Mapping[int, NDArray[np.int32]]
+
+    def of(self, exports: Collection[int]) -> Order:
+        """What concerns some exports."""
+        return Order(
+            [one for one in self.ranked if one[1][0] in exports],
+            [one for one in self.others if one[1][0] in exports],
+            {export: ids for export, ids in self.name_ids.items() if export in exports},
+        )
+
+    def stretches(self) -> Iterator[tuple[int, list[tuple[int, Place]]]]:
+        """Ranks whose events are numbered without a break: (number of the first event, (rank, place) of each)."""
+        places: list[tuple[int, Place]] = []
+        begin = end = 0
+        for rank, place, first, rows in self.ranked:
+            if places and first != end:
+                yield begin, places
+                places = []
+            if not places:
+                begin = first
+            places.append((rank, place))
+            end = first + rows
+        if places:
+            yield begin, places
 
 
 def ordered(columns: Mapping[str, Column], name_ids: NDArray[np.int32]) -> dict[str, Column]:
@@ -182,18 +221,31 @@ def other_tables(
             yield _table(ordered(part, name_ids[place[0]]), schema, constants)
 
 
-def write_files(tables: Iterator[pa.Table], folder: Path, threads: int) -> list[Path]:
-    """Writes events to files of about a million rows; which rows a file holds does not depend on `threads`.
+def write_ranks(runs: Runs, order: Order, folder: Path, threads: int) -> list[Path]:
+    """Writes the events of ranks to files, whose names sort as the numbers of the events inside.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written.
+    """
+    files = []
+    for first, places in order.stretches():
+        files += write_files(rank_tables(runs, places, order.name_ids), folder, threads, first)
+    return files
+
+
+def write_files(tables: Iterator[pa.Table], folder: Path, threads: int, first: int = 0) -> list[Path]:
+    """Writes events, numbered from `first`, to files of about a million rows; which rows a file holds does not depend
+    on `threads`.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
     files: list[Path] = []
     running: list[Future[None]] = []
-    written = 0
+    written = first
     with ThreadPoolExecutor(max(1, min(threads, 2)), "event files") as pool:
         for several in _of_size(tables, FILE_ROWS):
-            files.append(folder / f"events-{len(files):05}.parquet")
+            files.append(folder / f"events-{written:012}.parquet")
             numbered = pa.concat_tables(several)
             ids = pa.array(np.arange(written, written + numbered.num_rows, dtype=np.int64))
             written += numbered.num_rows

@@ -14,12 +14,13 @@ FROM raw_place
 GROUP BY ALL ORDER BY ALL;
 
 -- name: places
--- One row per place with events, and what it is: rank, or (rank NULL) process and device of none.
+-- One row per place with events: how many, and what it is: rank, or (rank NULL) process and device of none.
 -- Order: rank, then those that are none by export, process, device.
-SELECT DISTINCT r.rank, e.export, e.global_pid, e.device, p.process
+SELECT r.rank, e.export, e.global_pid, e.device, p.process, sum(e.row_count)::BIGINT AS event_count
 FROM raw_place e
 LEFT JOIN rank_place r ON r.export = e.export AND r.global_pid = e.global_pid AND r.device = e.device
 LEFT JOIN process p ON p.export = e.export AND p.global_pid = e.global_pid
+GROUP BY ALL
 ORDER BY r.rank NULLS LAST, e.export, p.process, e.device;
 
 -- name: in_memory
