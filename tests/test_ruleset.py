@@ -472,4 +472,3 @@ def test_the_table_is_one_file_apart_from_the_maps(tmp_path: Path) -> None:
     load_ruleset(path)
     assert load_collectives().classify("ncclDevKernel_AllReduce_Sum_bf16_RING_LL") is not None
     assert load_collectives().classify("nvjet_tst_64x8") is None
-    assert "nccl_symmetric" in load_collectives().implementations

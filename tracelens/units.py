@@ -126,11 +126,6 @@ def format_frac(value: float | None) -> str:
     return text if text == MISSING else f"{text} %"
 
 
-def format_count(value: int | None) -> str:
-    """A whole number, thousands apart."""
-    return COUNT.format(value)
-
-
 def plural(count: int, noun: str, several: str | None = None) -> str:
     """A number and what it counts, for sentences: `1 step`, `2 steps`, `1,024 steps`; `several` for other plurals."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"

@@ -10,7 +10,7 @@ import pytest
 from tests.running import edit, tracelens
 from tracelens.ingest.discover import find_captures
 from tracelens.ingest.metadata import Metadata, read_metadata
-from tracelens.ingest.nsys import is_graph_launch, pid_of, worker_parts
+from tracelens.ingest.nsys import pid_of, worker_parts
 from tracelens.ingest.sources import open_source
 from tracelens.simulate import VERSIONS, Diagnostic, GraphTrace, Kernel, Launch, Process, write_events
 
@@ -209,8 +209,6 @@ def test_worker_titles() -> None:
 
 def test_ids() -> None:
     assert pid_of((1 << 48) | (148 << 24) | 9) == 148
-    assert is_graph_launch("cuGraphLaunch_ptsz")
-    assert not is_graph_launch("cudaGraphInstantiate")
 
 
 @pytest.mark.parametrize(

@@ -157,8 +157,3 @@ def worker_parts(title: str) -> dict[str, int]:
 def pid_of(global_id: int) -> int:
     """The process id inside a globalPid or globalTid: `hwId<<56 | vmId<<48 | pid<<24 | tid`."""
     return (global_id >> 24) & 0xFFFFFF
-
-
-def is_graph_launch(api_name: str) -> bool:
-    """Whether an API call replays a CUDA graph: `cudaGraphLaunch_v10000`, `cuGraphLaunch_ptsz`, ..."""
-    return "GraphLaunch" in api_name

@@ -74,11 +74,6 @@ class CollectiveTable:
         self._hints: tuple[str, ...] = tuple(document["hints"])
         self._known: dict[str, Collective | None] = {}
 
-    @property
-    def implementations(self) -> list[str]:
-        """Every implementation label once, in the order of the table."""
-        return list(dict.fromkeys(family.implementation for family in self._families))
-
     def classify(self, name: str) -> Collective | None:
         """What kernel `name` does between ranks; null if it is no collective.
 
