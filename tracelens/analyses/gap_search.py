@@ -139,8 +139,8 @@ def _register(trace: LoadedTrace, gaps: Gaps) -> None:
                 "start_ns": tl.end[occ.before[stretch]] - shift,
                 "end_ns": tl.start[after] - shift,
                 "cause": gaps.cause[stretch],
-                "before_event_id": tl.event_id[occ.before[stretch]],
-                "after_event_id": tl.event_id[after],
+                "before_event_id": tl.ids_of(occ.before[stretch]),
+                "after_event_id": tl.ids_of(after),
             }
         ).with_columns(
             step=pl.when(pl.Series(row >= 0)).then(pl.Series(step)),

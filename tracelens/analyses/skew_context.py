@@ -70,7 +70,7 @@ class Context:
     @cached_property
     def place(self) -> Ints:
         """Place on the timeline of each member's first kernel."""
-        return np.searchsorted(self.timeline.event_id, self.column("event_id"))
+        return self.timeline.places_of(self.column("event_id"))
 
     @cached_property
     def axis_start(self) -> Ints:

@@ -142,7 +142,7 @@ def _coded(
     tokens: npt.NDArray[np.integer | np.unsignedinteger],
 ) -> tuple[npt.NDArray[Any], Ints, npt.NDArray[np.integer], Ints]:
     """(distinct tokens ascending, first place of each, code of each place, count of each)."""
-    small = tokens.dtype.kind == "i" and int(tokens.min()) >= 0 and int(tokens.max()) < _CODES
+    small = np.can_cast(tokens.dtype, np.int64) and int(tokens.min()) >= 0 and int(tokens.max()) < _CODES
     if not small:
         kinds, first, code, count = np.unique(tokens, return_index=True, return_inverse=True, return_counts=True)
         return kinds, first, code, count

@@ -323,7 +323,7 @@ def _register(trace: LoadedTrace, tl: Timeline, steps: Steps) -> None:
     trace.db.unregister("found_step")
     held = np.flatnonzero(steps.member >= 0)
     number = steps.table["step"].to_numpy()[steps.member[held]]
-    members = pl.DataFrame({"event_id": tl.event_id[held], "step": number.astype(np.int32)})
+    members = pl.DataFrame({"event_id": tl.ids_of(held), "step": number.astype(np.int32)})
     trace.db.register("found_member", members.to_arrow())
     trace.run(_SQL, "step_member")
     trace.db.unregister("found_member")

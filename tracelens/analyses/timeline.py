@@ -9,23 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.sqlfiles import queries
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, one_number, read_columns
+from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
-Ints = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
+__all__ = [
+    "BLOCK",
+    "GRAPH",
+    "KERNEL",
+    "MEMCPY",
+    "MEMSET",
+    "NOT_SAMPLING",
+    "SAMPLING",
+    "Codes",
+    "Flags",
+    "Ints",
+    "Launches",
+    "Narrow",
+    "Timeline",
+    "timeline",
+]
+
 Flags = npt.NDArray[np.bool_]
 
-_SQL = Path(__file__).with_suffix(".sql")
-
-_BATCH_ROWS = 262_144
-_CELLS = 50_000_000
+BLOCK = 1 << 17
+"""So many events at a time: what is worked out of them fits into the processor's cache, and so does no harm to memory."""
 
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
 """Kinds of events, as in the model."""
@@ -41,42 +54,20 @@ NOT_SAMPLING = r"(?i)moe|expert|gating|router|resampl|upsampl|downsampl|interpol
 
 
 @dataclass(frozen=True)
-class Launches:
-    """The API calls that launched events, sorted by (process, correlation id).
-
-    Attributes:
-        begin: int64 ns [calls], the call's begin on the export's host clock.
-        end: int64 ns [calls], its end.
-        thread: int32 [calls], place of the calling thread in `threads`.
-        api: int32 [calls], place of the API's name in `api_names`.
-        graph: bool [calls], whether the call replays a graph.
-        threads: the (process, thread) pairs, ascending.
-        api_names: names, ascending.
-    """
-
-    begin: Ints
-    end: Ints
-    thread: Codes
-    api: Codes
-    graph: Flags
-    threads: pl.DataFrame
-    api_names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Timeline:
     """Events in the order of their ids (rank, start) on one axis.
 
     Attributes:
         rank_table: rank, export, process, device, clock; one row per rank with events, ascending.
         first: int64 [ranks + 1], where each rank's events begin.
+        first_id: int64 [ranks], the id of each rank's first event; the ids of a rank follow each other.
         shift: int64 ns [ranks]; axis time = the rank's own time + shift.
-        event_id: int64 [events], ascending.
         start: int64 ns [events] on the axis.
         end: int64 ns [events] on the axis.
         kind: uint8 [events].
-        stream: int32 [events], place in `stream_number` of this (rank, stream).
-        name: int32 [events], place in `names`.
+        in_graph: bool [events], whether each is a node of a replayed graph.
+        stream: [events], place in `stream_number` of this (rank, stream), in the fewest bytes.
+        name: [events], place in `names`, in the fewest bytes.
         stream_number: int64 [streams], the stream's number in the export.
         stream_rank: int32 [streams], place of its rank.
         names: name, bucket, operation, barrier_end per kernel name.
@@ -85,13 +76,14 @@ class Timeline:
 
     rank_table: pl.DataFrame
     first: Ints
+    first_id: Ints
     shift: Ints
-    event_id: Ints
     start: Ints
     end: Ints
     kind: npt.NDArray[np.uint8]
-    stream: Codes
-    name: Codes
+    in_graph: Flags
+    stream: Narrow
+    name: Narrow
     stream_number: Ints
     stream_rank: Codes
     names: pl.DataFrame
@@ -115,7 +107,9 @@ class Timeline:
     def is_collective(self) -> Flags:
         """Whether each event is a kernel of a collective operation."""
         of_name = self.names["operation"].is_not_null().to_numpy()
-        result: Flags = of_name[self.name] & (self.kind == KERNEL)
+        result = np.empty(len(self), bool)
+        for part in self.stretches():
+            np.logical_and(of_name[self.name[part]], self.kind[part] == KERNEL, out=result[part])
         return result
 
     @cached_property
@@ -129,49 +123,29 @@ class Timeline:
     @cached_property
     def correlation(self) -> Ints | Codes:
         """Correlation id of each event, -1 where the export has none; int32 where the ids fit."""
-        return narrow(self._column("correlations", missing=-1))
+        return one_number(self.trace, "correlations", len(self))
 
     @property
-    def graph_node(self) -> Ints:
+    def graph_node(self) -> Ints | Codes:
         """Graph node of each event, 0 outside graphs. Not kept, because few ask for it."""
-        return self._column("graph_nodes", missing=0)
-
-    @cached_property
-    def in_graph(self) -> Flags:
-        """Whether each event is a node of a replayed graph."""
-        result: Flags = self.graph_node != 0
-        return result
+        return one_number(self.trace, "graph_nodes", len(self))
 
     @property
-    def shape(self) -> Ints:
+    def shape(self) -> Ints | Codes:
         """Launch shape of each event, 0 for copies. Not kept."""
-        return self._column("launch_shapes", missing=0)
+        return one_number(self.trace, "launch_shapes", len(self))
 
     @property
-    def graph(self) -> Ints | None:
+    def graph(self) -> Ints | Codes | None:
         """Graph id of each event, -1 outside graphs; None where the export names no graphs. Not kept."""
-        if not self.trace.rows(_SQL, "graph_ids_recorded")["recorded"][0]:
+        if not self.trace.rows(SQL, "graph_ids_recorded")["recorded"][0]:
             return None
-        return self._column("graphs", missing=-1)
-
-    def _column(self, query: str, missing: int) -> Ints:
-        values = np.empty(len(self), np.int64)
-        in_order = True
-        for low, frame in _batches(self.trace, query):
-            high = low + frame.height
-            ids = frame.to_series(0)
-            in_order &= ids[0] == self.event_id[low] and ids[-1] == self.event_id[high - 1]
-            values[low:high] = frame.to_series(1).fill_null(missing).to_numpy()
-        if in_order:
-            return values
-        every = self.trace.rows(_SQL, query, ranks=self.trace.ranks)
-        result: Ints = every.sort("event_id").to_series(1).fill_null(missing).to_numpy().astype(np.int64)
-        return result
+        return one_number(self.trace, "graphs", len(self))
 
     @cached_property
     def copies(self) -> tuple[Ints, npt.NDArray[np.int8]]:
         """(places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host."""
-        frame = self.trace.rows(_SQL, "copy_kinds", ranks=self.trace.ranks)
+        frame = self.trace.rows(SQL, "copy_kinds", ranks=self.trace.ranks)
         places = self.places_of(frame["event_id"].to_numpy().astype(np.int64))
         return places, frame["copy_kind"].to_numpy().astype(np.int8)
 
@@ -187,53 +161,8 @@ class Timeline:
 
     @cached_property
     def _launches_and_links(self) -> tuple[Launches, Codes]:
-        self.trace.ensure("launch")
-        names = self.trace.rows(_SQL, "api_names")["api_name"].to_list()
-        calls = self.trace.rows(_SQL, "launches", names=names)
-        processes = np.unique(self.rank_table["process"].to_numpy())
-        own = calls["process"].to_numpy()
-        place = np.searchsorted(processes, own)
-        mine = (place < len(processes)) & (processes[np.minimum(place, len(processes) - 1)] == own)
-        if not bool(mine.all()):
-            calls, place = calls.filter(pl.Series(mine)), place[mine]
-        correlation = calls["correlation"].to_numpy().astype(np.int64, copy=False)
-        span = max(int(correlation.max(initial=0)), int(self.correlation.max(initial=0))) + 2
-        key = place.astype(np.int64) * span + correlation
-        if not bool((key[1:] > key[:-1]).all()):
-            # Several calls with one id: the earliest launches, whatever the order of the rows.
-            order = np.lexsort((calls["end_ns"].to_numpy(), calls["start_ns"].to_numpy(), key))
-            calls, key = calls[order], key[order]
-        thread, threads = _threads(calls)
-        launches = Launches(
-            begin=calls["start_ns"].to_numpy().astype(np.int64, copy=False),
-            end=calls["end_ns"].to_numpy().astype(np.int64, copy=False),
-            thread=thread,
-            api=calls["api"].to_numpy().astype(np.int32, copy=False),
-            graph=calls["graph_launch"].to_numpy().astype(bool, copy=False),
-            threads=threads,
-            api_names=tuple(names),
-        )
-        of_rank = np.searchsorted(processes, self.rank_table["process"].to_numpy()).astype(np.int64) * span
-        return launches, self._links(key, of_rank, len(processes) * span)
-
-    def _links(self, key: Ints, of_rank: Ints, bound: int) -> Codes:
-        """Place of each event's key in the ascending `key`, -1 where it is not there."""
-        # The nodes of a replay follow each other under one id: look up each run once.
-        own = self.correlation
-        changes = np.concatenate([np.ones(min(len(own), 1), bool), own[1:] != own[:-1]])
-        changes[self.first[:-1]] = True
-        runs = np.flatnonzero(changes)
-        wanted = np.where(own[runs] >= 0, of_rank[self.rank_place[runs]] + own[runs], -1)
-        if bound <= 4 * len(key) + _CELLS:
-            # Ids are dense: a table is faster than a search. The first call of an id stands.
-            table = np.full(bound, -1, np.int32)
-            table[key[::-1]] = np.arange(len(key) - 1, -1, -1, dtype=np.int32)
-            link = np.where(wanted >= 0, table[np.maximum(wanted, 0)], -1).astype(np.int32)
-        else:
-            found = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-            hit = key[found] == wanted if len(key) else np.zeros(len(wanted), bool)
-            link = np.where(hit, found, -1).astype(np.int32)
-        return link if len(runs) == len(own) else np.repeat(link, np.diff(np.append(runs, len(own))))
+        launches, ids = read_launches(self.trace)
+        return launches, link_events(ids, self.rank_table["process"].to_numpy(), self.first, self.correlation)
 
     @cached_property
     def stream_order(self) -> Ints:
@@ -258,12 +187,16 @@ class Timeline:
 
     def places_of(self, ids: Ints) -> Ints:
         """Places of the events with these ids, which must be on the timeline."""
-        if len(self) and int(self.event_id[-1] - self.event_id[0]) == len(self) - 1:
-            places: Ints = ids - self.event_id[0]
-            return places
-        return np.searchsorted(self.event_id, ids).astype(np.int64)
+        rank = np.searchsorted(self.first_id, ids, side="right") - 1
+        result: Ints = ids + (self.first[:-1] - self.first_id)[rank]
+        return result
 
-    def stretches(self, longest: int) -> Iterator[slice]:
+    def ids_of(self, places: npt.NDArray[np.integer]) -> Ints:
+        """Ids of the events at these places."""
+        result: Ints = places + (self.first_id - self.first[:-1])[self.rank_place[places]]
+        return result
+
+    def stretches(self, longest: int = BLOCK) -> Iterator[slice]:
         """Slices of at most `longest` events that cover the timeline in order; none crosses a rank."""
         for low, high in zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True):
             for begin in range(low, high, longest):
@@ -275,11 +208,6 @@ class Timeline:
         return result
 
 
-def _order_of(ids: Ints) -> Ints | None:
-    """The order that sorts `ids`, or None where they ascend already."""
-    return None if bool(np.all(ids[1:] > ids[:-1])) else np.argsort(ids, kind="stable")
-
-
 def timeline(trace: LoadedTrace) -> Timeline:
     """The timeline of a trace, built once."""
     result: Timeline = trace.memo("timeline", lambda: _build(trace))
@@ -287,109 +215,30 @@ def timeline(trace: LoadedTrace) -> Timeline:
 
 
 def _build(trace: LoadedTrace) -> Timeline:
-    (count,) = trace.rows(_SQL, "event_count", ranks=trace.ranks).row(0)
-    ids, start, end = (np.empty(count, np.int64) for _ in range(3))
-    rank, stream, name = (np.empty(count, np.int32) for _ in range(3))
-    kind = np.empty(count, np.uint8)
-    wide_stream: Ints | None = None
-    for low, frame in _batches(trace, "events"):
-        part = slice(low, low + frame.height)
-        for target, column in ((ids, "event_id"), (rank, "rank"), (start, "start_ns"), (end, "end_ns"), (kind, "kind")):
-            target[part] = frame[column].to_numpy()
-        name[part] = frame["name_id"].to_numpy()
-        numbers = frame["stream"].to_numpy()
-        if wide_stream is None and int(np.abs(numbers).max(initial=0)) >= 2**31:
-            wide_stream = stream.astype(np.int64)
-        (stream if wide_stream is None else wide_stream)[part] = numbers
-    numbers = stream if wide_stream is None else wide_stream
-    order = _order_of(ids)
-    if order is not None:
-        ids, rank, start, end, kind, name = ids[order], rank[order], start[order], end[order], kind[order], name[order]
-        numbers = numbers[order]
-    table = trace.rows(_SQL, "ranks", ranks=trace.ranks)
-    bounds = np.searchsorted(rank, table["rank"].to_numpy(), side="left")
-    ends = np.searchsorted(rank, table["rank"].to_numpy(), side="right")
-    table = table.filter(pl.Series(ends > bounds))
-    first = np.concatenate([bounds[ends > bounds], np.array([count])]).astype(np.int64)
-    lows = start[first[:-1]] if len(table) else np.empty(0, np.int64)
-    highs = np.maximum.reduceat(end, first[:-1]) if len(table) else np.empty(0, np.int64)
+    names = trace.rows(SQL, "kernel_names")
+    columns = read_columns(trace, names.height)
+    first, start, end = columns.first, columns.start, columns.end
+    table = trace.rows(SQL, "ranks", ranks=trace.ranks).filter(pl.col("rank").is_in(columns.rank))
+    lows = start[first[:-1]]
+    highs = np.maximum.reduceat(end, first[:-1]) if len(table) else lows
     stride = int((highs - lows).max(initial=0)) + 1_000_000_000
     shift = np.arange(len(table), dtype=np.int64) * stride - lows
-    places = np.repeat(np.arange(len(table), dtype=np.int16), np.diff(first))
-    by_event = shift[places]
-    start += by_event
-    end += by_event
-    del by_event
-    code, stream_rank, stream_number = _streams(places, numbers)
-    names = trace.rows(_SQL, "kernel_names")
-    name_ids = names["name_id"].to_numpy()
-    if not np.array_equal(name_ids, np.arange(len(name_ids))):
-        name = np.searchsorted(name_ids, name).astype(np.int32)
+    for moved, low, high in zip(shift.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True):
+        start[low:high] += moved
+        end[low:high] += moved
     return Timeline(
         rank_table=table,
         first=first,
+        first_id=columns.first_id,
         shift=shift,
-        event_id=ids,
         start=start,
         end=end,
-        kind=kind,
-        stream=code,
-        name=name,
-        stream_number=stream_number,
-        stream_rank=stream_rank,
+        kind=columns.kind,
+        in_graph=columns.in_graph,
+        stream=columns.stream,
+        name=columns.name,
+        stream_number=columns.streams[:, 1],
+        stream_rank=np.searchsorted(columns.rank, columns.streams[:, 0]).astype(np.int32),
         names=names.drop("name_id"),
         trace=trace,
     )
-
-
-def _batches(trace: LoadedTrace, query: str) -> Iterator[tuple[int, pl.DataFrame]]:
-    """(rows before, rows) of a query of this module's file, in batches that bound the memory."""
-    low = 0
-    reader = trace.db.sql(queries(_SQL)[query], params={"ranks": trace.ranks}).to_arrow_reader(_BATCH_ROWS)
-    for batch in reader:
-        frame = pl.from_arrow(batch)
-        if not isinstance(frame, pl.DataFrame):
-            raise TypeError(f"{query} is no table")
-        if frame.height:
-            yield low, frame
-        low += frame.height
-
-
-def narrow(values: Ints) -> Ints | Codes:
-    """`values` as int32 where they fit: half the memory of millions of ids."""
-    info = np.iinfo(np.int32)
-    fits = len(values) == 0 or (int(values.min()) >= info.min and int(values.max()) <= info.max)
-    return values.astype(np.int32) if fits else values
-
-
-def _threads(calls: pl.DataFrame) -> tuple[Codes, pl.DataFrame]:
-    """(code of each call's thread, the threads: process and thread, ascending)."""
-    process, thread = calls["process"].to_numpy(), calls["thread"].to_numpy()
-    changes = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
-    runs = np.flatnonzero(np.concatenate([np.ones(min(len(process), 1), bool), changes]))
-    each = pl.DataFrame({"process": process[runs], "thread": thread[runs]})
-    threads = each.unique().sort("process", "thread")
-    codes = each.join(threads.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left")[
-        "code"
-    ]
-    return np.repeat(codes.to_numpy().astype(np.int32), np.diff(np.append(runs, len(process)))), threads
-
-
-def _streams(places: npt.NDArray[np.int16], numbers: npt.NDArray[np.integer]) -> tuple[Codes, Codes, Ints]:
-    """(code per event, rank place per code, stream number per code); codes ascend by (rank, stream)."""
-    none = np.empty(0, np.int32)
-    if len(numbers) == 0:
-        return none, none, none.astype(np.int64)
-    low = int(numbers.min())
-    width = int(numbers.max()) - low + 1
-    key = places * np.int64(width) + (numbers - low)
-    cells = (int(places[-1]) + 1) * width
-    if cells <= _CELLS:
-        present = np.zeros(cells, bool)
-        present[key] = True
-        used = np.flatnonzero(present)
-        code = (np.cumsum(present, dtype=np.int32) - 1)[key]
-    else:
-        used, inverse = np.unique(key, return_inverse=True)
-        code = inverse.astype(np.int32)
-    return code, (used // width).astype(np.int32), used % width + low

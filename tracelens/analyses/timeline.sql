@@ -1,6 +1,6 @@
 -- The columns of the model tables that step and gap analyses walk along.
 -- Times are ns in each export's own time. The events come in the order of their ids (rank, start); the caller checks
--- that and sorts where a table was filled in another order, because sorting ten million sorted rows is not free.
+-- that, because sorting ten million sorted rows is not free.
 
 -- name: ranks
 -- One row per rank. Order: rank.
@@ -10,16 +10,18 @@ SELECT rank, export, process, device, clock FROM rank WHERE list_contains($ranks
 SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: events
--- One row per event: the columns that every walk needs.
-SELECT event_id, rank, start_ns, end_ns, coalesce(stream, -1) AS stream, kind::UTINYINT AS kind, name_id FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- One row per event: the columns that every walk needs. in_graph: 1 for a node of a replayed graph, else 0.
+SELECT event_id, rank, start_ns, end_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
+    name_id, coalesce(stream, -1) AS stream
+FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: correlations
--- One row per event: the id it shares with its launch call; null where the export has none.
-SELECT event_id, correlation FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- One row per event: the id it shares with its launch call; -1 where the export has none.
+SELECT coalesce(correlation, -1) AS correlation FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graph_nodes
--- One row per event: the graph node it ran as; null outside graphs.
-SELECT event_id, graph_node FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- One row per event: the graph node it ran as; 0 outside graphs.
+SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: copy_kinds
 -- One row per copy between host and device, outside or inside graphs. copy_kind: 1 host to device, 2 device to host.
@@ -28,22 +30,28 @@ WHERE kind = 1 AND copy_kind IN (1, 2) AND list_contains($ranks::INTEGER[], rank
 ORDER BY event_id
 
 -- name: launch_shapes
--- One row per event: its launch shape; null for copies.
-SELECT event_id, shape FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- One row per event: its launch shape; 0 for copies.
+SELECT coalesce(shape, 0) AS shape FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graphs
--- One row per event: the graph it ran in; null outside graphs and where the export has no graph ids.
-SELECT event_id, graph FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- One row per event: the graph it ran in; -1 outside graphs and where the export has no graph ids.
+SELECT coalesce(graph, -1) AS graph FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: graph_ids_recorded
 -- Whether the export names graphs at all.
 SELECT count(*) > 0 AS recorded FROM (SELECT 1 FROM event WHERE graph IS NOT NULL LIMIT 1)
 
+-- name: launch_count
+SELECT count(*) AS launch_count FROM launch
+WHERE process IN (SELECT process FROM rank WHERE list_contains($ranks::INTEGER[], rank))
+
 -- name: launches
--- One row per API call that launched an event, with the place of its name in `api_names`, -1 without a name.
-SELECT process, thread, correlation, start_ns, end_ns, graph_launch,
-    (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api
+-- One row per API call that launched an event of these ranks' processes, with the place of its name in `api_names`, -1
+-- without a name. Order: that of the table, in which the calls of a process follow each other by begin.
+SELECT process, coalesce(thread, -1) AS thread, correlation, start_ns, end_ns,
+    (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api, graph_launch::UTINYINT AS graph_launch
 FROM launch
+WHERE process IN (SELECT process FROM rank WHERE list_contains($ranks::INTEGER[], rank))
 
 -- name: api_names
 -- One row per API name. Order: name.

@@ -1,0 +1,160 @@
+"""Columns of the events, read in batches straight into the arrays that the analyses walk along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.sqlfiles import queries
+from tracelens.trace import LoadedTrace
+
+SQL = Path(__file__).with_name("timeline.sql")
+
+_BATCH_ROWS = 262_144
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Narrow = npt.NDArray[np.unsignedinteger]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that every walk needs, in the order of event ids.
+
+    Attributes:
+        rank: int64 [ranks with events], ascending.
+        first: int64 [ranks + 1], where each rank's events begin.
+        first_id: int64 [ranks], id of each rank's first event; those of its others follow.
+        start, end: int64 ns [events], own time.
+        kind: uint8 [events].
+        in_graph: bool [events].
+        stream: [events], place in `streams`.
+        streams: int64 [streams, 2], ascending: rank, number of the stream.
+        name: [events], the number of the name.
+    """
+
+    rank: Ints
+    first: Ints
+    first_id: Ints
+    start: Ints
+    end: Ints
+    kind: npt.NDArray[np.uint8]
+    in_graph: npt.NDArray[np.bool_]
+    stream: Narrow
+    streams: Ints
+    name: Narrow
+
+
+def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
+    """The columns of all events of a trace's ranks.
+
+    Raises:
+        RuntimeError: the events do not come in the order of their ids.
+    """
+    (count,) = trace.rows(SQL, "event_count", ranks=trace.ranks).row(0)
+    start, end = np.empty(count, np.int64), np.empty(count, np.int64)
+    kind, in_graph = np.empty(count, np.uint8), np.empty(count, bool)
+    name = np.empty(count, narrowest(name_count))
+    streams = PairCodes(count)
+    heads: list[tuple[int, int, int]] = []  # (rank, place, id) of the first event of each rank
+    for part, (ids, rank, *values, number) in batches(trace, "events"):
+        for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
+            target[part] = own
+        _add_heads(heads, part.start, ids, rank)
+        streams.add(part, rank, number)
+    columns = [np.array(column, np.int64) for column in zip(*heads, strict=True)] or [np.empty(0, np.int64)] * 3
+    code, used = streams.done()
+    return Columns(
+        rank=columns[0],
+        first=np.append(columns[1], count),
+        first_id=columns[2],
+        start=start,
+        end=end,
+        kind=kind,
+        in_graph=in_graph,
+        stream=code,
+        streams=used,
+        name=name,
+    )
+
+
+def _add_heads(heads: list[tuple[int, int, int]], low: int, ids: Ints, rank: Codes) -> None:
+    """Adds the ranks that begin in a batch of events from place `low` on."""
+    jumps = np.flatnonzero(rank[1:] != rank[:-1]) + 1
+    steps = ids[1:] - ids[:-1]
+    in_order = np.count_nonzero(steps == 1) == len(steps) - np.count_nonzero(steps[jumps - 1] != 1)
+    if not heads or heads[-1][0] != rank[0]:
+        jumps = np.concatenate([np.zeros(1, np.int64), jumps])
+    else:
+        in_order &= ids[0] - heads[-1][2] == low - heads[-1][1]
+    for place in jumps.tolist():
+        in_order &= not heads or heads[-1][0] < rank[place]
+        heads.append((int(rank[place]), low + place, int(ids[place])))
+    if not in_order:
+        raise RuntimeError("the table of events is not in the order of its ids")
+
+
+class PairCodes:
+    """Codes for pairs of numbers that are told batch by batch, of which neighbours are mostly equal.
+
+    Args:
+        count: how many there will be.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._code: Narrow = np.empty(count, np.uint8)
+        self._known: dict[tuple[int, int], int] = {}
+
+    def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
+        """Codes the pairs at the places of `part`."""
+        changes = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
+        begins = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changes) + 1])
+        pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
+        codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
+        if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
+            self._code = self._code.astype(narrowest(len(self._known)))
+        lengths = np.diff(np.append(begins, len(left)))
+        self._code[part] = np.repeat(np.array(codes, self._code.dtype)[inverse.reshape(-1)], lengths)
+
+    def done(self) -> tuple[Narrow, Ints]:
+        """(code of each, int64 [codes, 2] the pairs, ascending)."""
+        pairs = np.array(list(self._known), np.int64).reshape(-1, 2)
+        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+        if not bool((order[1:] > order[:-1]).all()):
+            place = np.empty(len(order), self._code.dtype)
+            place[order] = np.arange(len(order), dtype=self._code.dtype)
+            for low in range(0, len(self._code), _BATCH_ROWS):
+                part = slice(low, low + _BATCH_ROWS)
+                self._code[part] = place[self._code[part]]
+        return self._code, pairs[order]
+
+
+def narrowest(count: int) -> npt.DTypeLike:
+    """The unsigned integers of fewest bytes that hold places among `count`."""
+    return np.min_scalar_type(max(count - 1, 0))
+
+
+def batches(trace: LoadedTrace, query: str, **more: Any) -> Iterator[tuple[slice, list[npt.NDArray[Any]]]]:
+    """(places, columns) of a query of the timeline's file without nulls, in batches that bound the memory."""
+    low = 0
+    reader = trace.db.sql(queries(SQL)[query], params={"ranks": trace.ranks} | more).to_arrow_reader(_BATCH_ROWS)
+    for batch in reader:
+        if batch.num_rows:
+            yield slice(low, low + batch.num_rows), [column.to_numpy() for column in batch.columns]
+            low += batch.num_rows
+
+
+def one_number(trace: LoadedTrace, query: str, count: int) -> Ints | Codes:
+    """One number for each of `count` events; int32 where all of them fit, which is half the memory."""
+    values: Ints | Codes = np.empty(count, np.int32)
+    limits = np.iinfo(np.int32)
+    for part, (own,) in batches(trace, query):
+        if values.dtype == np.int32 and (int(own.min()) < limits.min or int(own.max()) > limits.max):
+            values = values.astype(np.int64)
+        values[part] = own
+    return values
