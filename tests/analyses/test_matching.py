@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.analyses.oracle_matching import best_offsets
 from tests.analyses.oracle_rows import decode_job, with_clocks
+from tracelens.analyses.clock import Clock
 from tracelens.analyses.matching import match_pair, match_ranks
 from tracelens.analyses.matching_tracks import Track
 
@@ -138,3 +141,26 @@ def test_as_the_quadratic_matcher_says(seed):
     assert difference(match, second.end.mean()) == pytest.approx(expected[0][1], abs=60)
     assert match.score_ns == pytest.approx(expected[0][0], abs=25)
     assert 2 * expected[0][0] <= expected[1][0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2)), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 2)), min_size=1, max_size=60),
+    st.integers(-500, 500),
+    st.sampled_from([0.0, 1e-3, -1e-3]),
+)
+@settings(max_examples=300, deadline=None)
+def test_distances_to_nearest_ends_are_those_of_all_pairs(own, other, offset, drift):
+    """Ends every 100 ns to 60 us, look-alikes and equal times among them: no guess may miss a nearer end of one key."""
+    source, target = (
+        Track(np.array([100 * t for t, _ in rows]), np.array([k for _, k in rows]), np.zeros(len(rows), np.int64))
+        for rows in (sorted(own), sorted(other))
+    )
+    clock = Clock(0.0, np.array([-np.inf]), np.array([100.0 * offset]), np.array([drift]))
+    expected = []
+    for end, key in zip(source.end - source.end[0], source.key, strict=True):
+        there = float(end) + 100.0 * offset + drift * float(end)
+        if -20_000 <= there <= float(target.end[-1] - target.end[0]) + 20_000:
+            apart = [abs(round(there) - int(e - target.end[0])) for e in target.end[target.key == key]]
+            expected.append(min([20_000, *apart]))
+    assert target.axis.clipped_deviations(source.axis, clock).tolist() == expected

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from tracelens.analyses.clock import Clock, Floats, Ints, median
+from tracelens.analyses.clock import Clock, median
 from tracelens.analyses.matching_search import clipped_mean, search
 from tracelens.analyses.matching_tracks import (
     APART_NS,
@@ -151,7 +151,7 @@ def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> Pa
                 scores[row, column], covered[row, column] = found, count
                 if best is None or found < best[0]:
                     best = (found, other, offer)
-        if best is not None and best[0] <= max(_limit((one if len(one) >= len(p) else p).end) for p in partners):
+        if best is not None and best[0] <= max((one if len(one) >= len(p) else p).limit_ns for p in partners):
             explained[column] = not _ends_follow_starts(apart(one, best[1], best[2].clock, 4000))
     if not explained.any():
         return PairMatch("different", None, kept[0].score, None, kept[0].covered)
@@ -168,12 +168,6 @@ def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> Pa
     return PairMatch("matched", kept[winner].clock, found, following, count)
 
 
-def _limit(ends: Ints | Floats) -> float:
-    if len(ends) < 2:
-        return MATCH_LIMIT_NS
-    return min(MATCH_LIMIT_NS, float(np.minimum(np.diff(np.sort(ends)) / 4, CLIP_NS).mean()) / 2)
-
-
 def _score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:
     """Mean clipped end deviation under a known clock of the second, over the shorter one's instances in common."""
     if len(first) <= len(second):
@@ -187,7 +181,7 @@ def match_at(first: Track, second: Track, clock: Clock) -> PairMatch:
     if covered == 0 or 2 * covered < min(len(first), len(second)):
         return PairMatch("short", None, found, None, covered)
     longer = second if len(first) <= len(second) else first
-    if found > _limit(longer.end) or _ends_follow_starts(apart(first, second, clock, 4000)):
+    if found > longer.limit_ns or _ends_follow_starts(apart(first, second, clock, 4000)):
         return PairMatch("different", None, found, None, covered)
     return PairMatch("matched", clock, found, None, covered)
 

@@ -72,14 +72,10 @@ def search(source: Axis, target: Axis, around: float, window: float) -> list[tup
 
 def clipped_mean(source: Axis, target: Axis, clock: Clock) -> tuple[float, int]:
     """Mean of min(|end deviation|, 20 us) over the source's instances in the common time range, and their number."""
-    moved = source.time + clock.difference(source.time)
-    common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)
-    count = int(common.sum())
-    if count == 0:
+    off = target.clipped_deviations(source, clock)
+    if len(off) == 0:
         return CLIP_NS, 0
-    _, deviation = target.nearest(source.key[common], moved[common])
-    off = np.minimum(np.abs(deviation), CLIP_NS)
-    return float(off[_outside_holes(off)].mean()), count
+    return float((off[_outside_holes(off)] if float(off.max()) >= CLIP_NS else off).mean()), len(off)
 
 
 def _outside_holes(off: Floats) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.clock import Clock, Floats, Ints
+from tracelens.analyses.clock import Clock, Floats, Ints, median
 
 CLIP_NS = 20_000.0
 """An end further away than this is as wrong as can be; it must not outvote the rest."""
@@ -37,6 +37,8 @@ WINDOW_BOOT_NS = 1_000_000
 WINDOW_ELSE_NS = 1_000_000_000
 
 KEY_SPAN = 1 << 44  # ns between the time axes of two keys: 4.8 hours
+_BLOCK = 1 << 14  # ends looked up at once: their arrays fit the cache of a core
+_PROBES = 9  # of these, searched to guess how far the rest of a block lies apart on the two axes
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class Track:
         """The same sequence, ready for look-ups."""
         return Axis(self)
 
+    @cached_property
+    def limit_ns(self) -> float:
+        """Half of what ends score by chance, at most 5 us: a partner's that score more do not end together with these."""
+        if len(self.end) < 2:
+            return MATCH_LIMIT_NS
+        return min(MATCH_LIMIT_NS, float(np.minimum(np.diff(self.end) / 4, CLIP_NS).mean()) / 2)
+
     def forget(self) -> None:
         """Give back the memory of `axis`."""
         self.__dict__.pop("axis", None)
@@ -79,7 +88,7 @@ class Axis:
     """
 
     def __init__(self, track: Track) -> None:
-        """Sort once; look-ups are binary searches."""
+        """Sort once; look-ups are guesses from neighbours, else binary searches."""
         self.origin = int(track.end[0])
         self.key = track.key
         ends = track.end - self.origin
@@ -99,17 +108,77 @@ class Axis:
             key: of the queries.
             time: float64 ns counted from this axis's origin.
         """
-        query = key * KEY_SPAN + np.rint(time).astype(np.int64)
+        index, deviation = self._search(key * KEY_SPAN + np.rint(time).astype(np.int64))
+        if self._order is not None:
+            index = self._order[index]
+        return index, deviation.astype(np.float64)
+
+    def _search(self, query: Ints) -> tuple[Ints, Ints]:
+        """Place on the sorted axis of the entry nearest to each query, and that entry minus the query."""
         after = np.searchsorted(self._axis, query)
         before = np.maximum(after - 1, 0)
         np.minimum(after, len(self._axis) - 1, out=after)
         up = self._axis[after] - query
         down = query - self._axis[before]
         later = np.abs(up) < np.abs(down)
-        index = np.where(later, after, before)
-        if self._order is not None:
-            index = self._order[index]
-        return index, np.where(later, up, -down).astype(np.float64)
+        return np.where(later, after, before), np.where(later, up, -down)
+
+    @cached_property
+    def _reach(self) -> Ints:
+        """Per entry of the sorted axis: nothing is nearer to a query that is less than this away, int64 ns."""
+        apart = np.diff(self._axis)
+        far = np.full(1, np.iinfo(np.int64).max >> 1)
+        return np.asarray((np.minimum(np.concatenate((far, apart)), np.concatenate((apart, far))) + 1) >> 1)
+
+    def clipped_deviations(self, source: Axis, clock: Clock) -> Floats:
+        """Distance from each end of `source` to the nearest end of the same key here, at most 20 us.
+
+        The k-th of one track mostly is the (k+n)-th of the other: a guess that lies nearer than half the distance to
+        its neighbours is the nearest, and only where it does not is the axis searched.
+
+        Args:
+            source: the other track.
+            clock: what to add to its times to find them here.
+
+        Returns:
+            float64 ns in the order of the source, without what lies outside the common time range.
+        """
+        count = len(source.time)
+        time = source.time if source._order is None else source.time[source._order]
+        off = np.empty(count, dtype=np.float64)
+        common = np.ones(count, dtype=bool)
+        low, high = self.time[0] - CLIP_NS, self.time[-1] + CLIP_NS
+        for begin in range(0, count, _BLOCK):
+            part = slice(begin, begin + _BLOCK)
+            own = time[part]
+            moved = own + clock.difference(own)
+            if moved.min() < low or moved.max() > high:
+                common[part] = (moved >= low) & (moved <= high)
+            query = np.rint(moved).astype(np.int64)
+            query += source._axis[part]
+            query -= own.astype(np.int64)
+            off[part] = self._distance(query)
+        if source._order is not None:
+            in_time = np.empty(count, dtype=np.int64)
+            in_time[source._order] = np.arange(count)
+            off, common = off[in_time], common[in_time]
+        return off if bool(common.all()) else off[common]
+
+    def _distance(self, query: Ints) -> Ints:
+        """Distance of ascending queries to their nearest entries, at most 20 us."""
+        probes = thin(0, len(query), _PROBES)
+        ahead = int(median((self._search(query[probes])[0] - probes).astype(np.float64)))
+        first, last = max(0, -ahead), min(len(query), len(self._axis) - ahead)
+        guessed = slice(first + ahead, max(first, last) + ahead)
+        distance = np.full(len(query), np.iinfo(np.int64).max)
+        within = distance[first : max(first, last)]
+        np.abs(self._axis[guessed] - query[first : max(first, last)], out=within)
+        sure = np.zeros(len(query), dtype=bool)
+        np.less(within, self._reach[guessed], out=sure[first : max(first, last)])
+        if not bool(sure.all()):
+            rest = np.flatnonzero(~sure)
+            distance[rest] = np.abs(self._search(query[rest])[1])
+        return np.asarray(np.minimum(distance, np.int64(CLIP_NS)))
 
 
 def thin(begin: int, end: int, count: int) -> Ints:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tracelens.analyses.alignment import align
+from tracelens.analyses.step_search import find_steps
 from tracelens.trace import LoadedTrace
 
 _SQL = Path(__file__).with_suffix(".sql")
@@ -159,6 +161,8 @@ def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_B
 
 def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
     """The rows of the query `arrivals` for collectives outside warm-up steps."""
+    find_steps(trace)
+    align(trace)
     rows = trace.rows(_SQL, "arrivals")
     warm = figures.filter("warm_up").select("rank", "step").unique()
     return rows.join(warm, on=["rank", "step"], how="anti", maintain_order="left")

@@ -13,11 +13,11 @@ from tracelens.analyses.alignment import Alignment, align
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.coverage import Coverage
 from tracelens.analyses.gap_causes import NULL
-from tracelens.analyses.gap_search import Gaps, find_gaps
+from tracelens.analyses.gap_search import Gaps, search_gaps
 from tracelens.analyses.lateness import Stretches
 from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.selection import select
-from tracelens.analyses.step_search import Steps, find_steps
+from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.straggler import TRIAL_INSTANCES, Arrivals
 from tracelens.analyses.timeline import KERNEL, Timeline, timeline
 from tracelens.trace import LoadedTrace
@@ -61,7 +61,7 @@ class Context:
         self.alignment: Alignment = align(trace)
         self.members = self.alignment.members
         self.timeline: Timeline = timeline(trace)
-        self.steps: Steps = find_steps(trace)
+        self.steps: Steps = search_steps(trace)
 
     def column(self, name: str) -> Ints:
         """A column of `members` as int64; nulls become 0."""
@@ -198,7 +198,7 @@ class Context:
     @cached_property
     def gaps(self) -> Gaps:
         """The gaps of the trace."""
-        return find_gaps(self.trace)
+        return search_gaps(self.trace)
 
     @cached_property
     def launching(self) -> Coverage:
