@@ -72,18 +72,47 @@ class Loaded:
         keeps = self._load is not None and self._load.stored
         if self._load is not None and keeps and cache_tables.load_part(self.db, self._load, part, self.exports.shown):
             return
-        before = cache_tables.row_counts(self.db)
+        before, written = cache_tables.row_counts(self.db), False
         if part == "launch":
             raw.load_launches(self.exports, self.db)
             build.build_launches(self.db)
         else:
-            raw.load_ranges(self.exports, self.db)
-            build.build_nvtx(self.db)
+            written = self._read_ranges()
         if self._load is not None and keeps:
             try:
-                cache_tables.save_part(self.db, self._load, part, before, self.exports.shown)
+                cache_tables.save_part(self.db, self._load, part, before, self.exports.shown, written)
             except OSError as error:
                 self.remarks.append(_not_stored(error))
+
+    def _read_ranges(self) -> bool:
+        """Makes `nvtx`: of a file in the load's folder (True), or in memory where there is none or it cannot be written."""
+        if self._load is not None:
+            try:
+                self._write_ranges(self._load)
+            except (OSError, duckdb.IOException, duckdb.PermissionException) as error:
+                self.remarks.append(_in_memory(error))
+            else:
+                return True
+        try:
+            raw.load_ranges(self.exports, self.db)
+            build.build_nvtx(self.db)
+        finally:
+            raw.drop_ranges(self.db)
+        return False
+
+    def _write_ranges(self, load: cache.Load) -> None:
+        # Beside the load, whose folder others may use: what is not finished goes with the process.
+        scratch = cache.draft(load.folder.parent)
+        try:
+            rows = scratch.file("rows.parquet")
+            raw.load_ranges(self.exports, self.db, scratch.file("ranges.duckdb"))
+            build.build_nvtx(self.db, rows)
+            kept = cache_tables.part_rows(load, "nvtx")
+            rows.replace(kept)
+            build.read_nvtx(self.db, kept)
+        finally:
+            raw.drop_ranges(self.db)
+            scratch.close()
 
     def close(self) -> None:
         """Gives files, memory and disk back."""
@@ -252,7 +281,8 @@ class _Reading:
                 build.build_ranks(db, self._rank_map, self._expected)
                 self._event_count = runs.row_count
                 remarks = [_spilled(runs.spilled_bytes)] if runs.spilled_bytes else []
-                self._order(db, runs, folder if runs.row_count > _FEW_EVENTS else None)
+                many = runs.row_count + exports.range_count > _FEW_EVENTS
+                self._order(db, runs, folder if many else None)
             except BaseException:
                 exports.close()
                 raise
@@ -301,7 +331,7 @@ def _not_stored(error: OSError) -> Notice:
     )
 
 
-def _in_memory(error: OSError) -> Notice:
+def _in_memory(error: Exception) -> Notice:
     return Notice(
         "temporary-unwritable",
         "info",
@@ -319,5 +349,5 @@ def _spilled(size_bytes: int) -> Notice:
     )
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__

@@ -379,3 +379,39 @@ def test_sql_reads_stored_events_and_no_other_file(capture: Path, tmp_path: Path
     assert ran.json["rows"][0]["n"] > 0
     (tmp_path / "other.csv").write_text("a\n1\n")
     assert tracelens("sql", capture, f"SELECT * FROM '{tmp_path / 'other.csv'}'").code == 2
+
+
+def test_many_ranges_are_stored_even_with_few_events(capture: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    with open_trace([str(capture)]) as trace:
+        ((event_count,),) = trace.db.execute("SELECT count(*) FROM event").fetchall()
+    tracelens("cache", "clear")
+    monkeypatch.setattr(loading, "_FEW_EVENTS", event_count + 10)
+    answer(capture)
+    assert len(entries(home)) == 1
+
+
+@pytest.mark.parametrize("stage", ["scratch", "rows"])
+def test_where_ranges_cannot_be_written_they_are_read_into_memory(stage: str, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """The disk fills up before the rows are staged, or while the table is written."""
+
+    def asked() -> tuple[Any, ...]:
+        with open_trace([str(capture)]) as trace:
+            trace.ensure("nvtx")
+            assert trace.db.execute("SELECT count(*) FROM duckdb_databases() WHERE NOT internal").fetchall() == [(1,)]
+            told = [one for one in trace.notices if one.code != "temporary-unwritable"]
+            return trace.db.sql("SELECT * FROM nvtx").fetchall(), trace.db.sql("SELECT * FROM ledger").fetchall(), told
+
+    right = asked()
+    tracelens("cache", "clear")
+    draft, writer = cache.draft, pq.ParquetWriter
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with open_trace([str(capture)]):  # stores the events
+        pass
+    monkeypatch.setattr(*((cache, "draft", refuse) if stage == "scratch" else (pq, "ParquetWriter", refuse)))
+    assert asked() == right
+    monkeypatch.setattr(cache, "draft", draft)
+    monkeypatch.setattr(pq, "ParquetWriter", writer)
+    assert asked() == right

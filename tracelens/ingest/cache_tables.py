@@ -6,6 +6,7 @@ marks, which turn into the names of today when the load is opened.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -78,8 +79,13 @@ def row_counts(db: duckdb.DuckDBPyConnection) -> dict[str, int]:
     }
 
 
+def part_rows(load: Load, part: str) -> Path:
+    """The file of a load that holds the rows of a part."""
+    return load.file(f"{part}-rows.parquet")
+
+
 def save_part(
-    db: duckdb.DuckDBPyConnection, load: Load, part: str, before: dict[str, int], shown: Sequence[str]
+    db: duckdb.DuckDBPyConnection, load: Load, part: str, before: dict[str, int], shown: Sequence[str], written: bool
 ) -> None:
     """Adds a table that was built after the load, `launch` or `nvtx`, and what it brought along, to a stored load.
 
@@ -89,28 +95,32 @@ def save_part(
         part: the table.
         before: `row_counts` before it was built.
         shown: the captures' names.
+        written: whether its rows are in their file already.
 
     Raises:
         OSError: the disk is full.
     """
-    written: list[Path] = []
+    files = [part_rows(load, part)]
     for name in _GROWING:
         added = _marked(name, _whole(db, name).slice(before[name]), shown)
         if added is None:
             return
-        written.append(load.file(f"{part}-{name}.parquet"))
-        _write_new(added, written[-1])
-    written.append(load.file(f"{part}-rows.parquet"))
-    _write_new_batches(db, part, written[-1])
-    load.add_part(part, {}, written)
+        files.append(load.file(f"{part}-{name}.parquet"))
+        _write_new(added, files[-1])
+    if not written:
+        _write_new_batches(db, part, files[0])
+    load.add_part(part, {}, files)
 
 
 def load_part(db: duckdb.DuckDBPyConnection, load: Load, part: str, shown: Sequence[str]) -> bool:
     """Makes the table of a part, if the stored load has it."""
     if load.part(part) is None:
         return False
-    relation = db.read_parquet(str(load.file(f"{part}-rows.parquet")))
-    relation.create(part)
+    relation = db.read_parquet(glob.escape(str(part_rows(load, part))))
+    if part == "nvtx":
+        relation.create_view(part)
+    else:
+        relation.create(part)
     for name in _GROWING:
         _append(db, name, _named(name, pq.ParquetFile(load.file(f"{part}-{name}.parquet")).read(), shown))
     return True

@@ -6,7 +6,7 @@ PyTorch's `emit_nvtx` leaves one range per operator, millions in a capture, each
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -30,7 +30,7 @@ _SCHEMA = pa.schema(
 
 
 def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_ns: int) -> None:
-    """Loads one export's ranges and marks into `raw_nvtx`.
+    """Loads one export's ranges and marks into the tables behind `raw_nvtx`.
 
     Rows without a thread, a start or a text are left out and counted; an unclosed range keeps the end that nsys gave
     it (the session's), a mark has none.
@@ -54,13 +54,11 @@ def load_nvtx(source: Source, db: duckdb.DuckDBPyConnection, number: int, shift_
     where = f"{kinds} AND (text IS NULL OR NOT {_OPERATOR})" if "text" in columns else kinds
     batches, report = source.texts(nsys.NVTX, wanted, where, blobs=("binaryData",))
     layout = read_layout(source)
-    db.execute(_SQL["create"])
     with incoming(db, _SCHEMA, (_plain(batch, wanted, layout, report) for batch in batches)):
-        db.execute(_SQL["stage"])
-    _name_texts(source, db)
-    _name_domains(source, db, columns)
-    kept = db.execute(_SQL["keep"], {"export": number, "shift_ns": shift_ns}).fetchall()[0][0]
-    db.execute(_SQL["drop"])
+        db.execute(_SQL["stage"], {"export": number, "shift_ns": shift_ns})
+    _name_texts(source, db, number)
+    _name_domains(source, db, number, columns)
+    ((kept,),) = db.execute(_SQL["kept"], {"export": number}).fetchall()
     _exclude(db, number, "per-operator ranges of PyTorch, domain rows, other kinds", total - report.rows)
     _exclude(db, number, "no thread, start or text", report.rows - int(kept))
     wrong = sum(report.wrong_type_count.values())
@@ -88,30 +86,36 @@ def _plain(batch: pa.RecordBatch, wanted: Sequence[str], layout: Layout, report:
         if wrong:
             report.wrong_type_count[name] = report.wrong_type_count.get(name, 0) + wrong
     arrays.append(as_text(given["text"]) if "text" in given else pa.nulls(batch.num_rows, pa.string()))
-    fields: list[dict[str, int]] = [{}] * batch.num_rows
-    for name in ("jsonText", "binaryData"):
-        if name in given and given[name].null_count < batch.num_rows:
-            for place, value in enumerate(given[name].to_pylist()):
-                if value:
-                    said = decode_json(str(written(value))) if name == "jsonText" else layout.decode(as_bytes(value))
-                    fields[place] = fields[place] | said
-    arrays.append(pa.array([one.get(COMMUNICATOR) for one in fields], pa.uint64()))
-    arrays.append(pa.array([one.get(MESSAGE_BYTES) for one in fields], pa.int64()))
+    arrays += _payloads(given, layout, batch.num_rows)
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def _name_texts(source: Source, db: duckdb.DuckDBPyConnection) -> None:
+def _payloads(given: Mapping[str, pa.Array], layout: Layout, rows: int) -> list[pa.Array]:
+    """Communicator id and message size of each row; null where it has no payload."""
+    filled = [name for name in ("jsonText", "binaryData") if name in given and given[name].null_count < rows]
+    if not filled:
+        return [pa.nulls(rows, pa.uint64()), pa.nulls(rows, pa.int64())]
+    fields: list[dict[str, int]] = [{}] * rows
+    for name in filled:
+        for place, value in enumerate(given[name].to_pylist()):
+            if value:
+                said = decode_json(str(written(value))) if name == "jsonText" else layout.decode(as_bytes(value))
+                fields[place] = fields[place] | said
+    return [
+        pa.array([one.get(COMMUNICATOR) for one in fields], pa.uint64()),
+        pa.array([one.get(MESSAGE_BYTES) for one in fields], pa.int64()),
+    ]
+
+
+def _name_texts(source: Source, db: duckdb.DuckDBPyConnection, number: int) -> None:
     """Texts of the registered strings that staged rows use."""
-    used = [int(one) for (one,) in db.execute(_SQL["used_texts"]).fetchall()]
+    used = [int(one) for (one,) in db.execute(_SQL["used_texts"], {"export": number}).fetchall()]
     texts = strings(source, used)
-    _fill(
-        db,
-        "nvtx_text",
-        pa.table({"id": pa.array(list(texts), pa.int64()), "text": pa.array(list(texts.values()), pa.string())}),
-    )
+    ids, values = pa.array(list(texts), pa.int64()), pa.array(list(texts.values()), pa.string())
+    _fill(db, "ranges.nvtx_text", {"export": _same(number, len(texts)), "text_id": ids, "text": values})
 
 
-def _name_domains(source: Source, db: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> None:
+def _name_domains(source: Source, db: duckdb.DuckDBPyConnection, number: int, columns: dict[str, str]) -> None:
     """(process, domain id) -> name. Ids are given per process, in the order in which domains were made."""
     if "domainId" not in columns:
         return
@@ -129,18 +133,21 @@ def _name_domains(source: Source, db: duckdb.DuckDBPyConnection, columns: dict[s
             named.setdefault((thread & ~0xFFFFFF, domain), text)
     _fill(
         db,
-        "nvtx_domain",
-        pa.table(
-            {
-                "process": pa.array([process for process, _ in named], pa.int64()),
-                "domain": pa.array([domain for _, domain in named], pa.int64()),
-                "name": pa.array(list(named.values()), pa.string()),
-            }
-        ),
+        "ranges.nvtx_domain",
+        {
+            "export": _same(number, len(named)),
+            "process": pa.array([process for process, _ in named], pa.int64()),
+            "domain": pa.array([domain for _, domain in named], pa.int64()),
+            "name": pa.array(list(named.values()), pa.string()),
+        },
     )
 
 
-def _fill(db: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    db.register("incoming", rows)
-    db.execute(f"INSERT INTO {table} SELECT * FROM incoming")  # noqa: S608 - our own name
+def _same(number: int, rows: int) -> pa.Array:
+    return pa.array([number] * rows, pa.int32())
+
+
+def _fill(db: duckdb.DuckDBPyConnection, table: str, columns: dict[str, pa.Array]) -> None:
+    db.register("incoming", pa.table(columns))
+    db.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")  # noqa: S608 - our own name
     db.unregister("incoming")

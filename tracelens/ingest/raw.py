@@ -21,7 +21,7 @@ from tracelens.ingest.readers import Loader
 from tracelens.ingest.sources import Source, open_source
 from tracelens.sqlfiles import queries
 
-__all__ = ["Exports", "Progress", "load_events", "load_launches", "load_ranges"]
+__all__ = ["Exports", "Progress", "drop_ranges", "load_events", "load_launches", "load_ranges"]
 
 _SQL = queries(Path(__file__).with_name("raw_tables.sql"))
 
@@ -38,12 +38,14 @@ class Exports:
         found: the files, in the order that numbers the exports.
         runs: their events, until the model takes them.
         shifts_ns: per file, what the exporter added to every time.
+        range_count: about how many NVTX rows they hold.
     """
 
     found: list[Found]
     loader: Loader = "auto"
     runs: EventRuns = field(default_factory=EventRuns)
     shifts_ns: list[int] = field(default_factory=list)
+    range_count: int = 0
     _open: dict[int, Source] = field(default_factory=dict)
     _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -121,6 +123,7 @@ def load_events(
                 exports.shifts_ns.append(meta.shift_ns)
                 meta.insert(db, number)
                 load_event_tables(source, db, number, meta.shift_ns, meta.session_ns, exports.runs, progress)
+                exports.range_count += source.about(nsys.NVTX) if source.columns(nsys.NVTX) else 0
     except BaseException:
         exports.close()
         raise
@@ -178,9 +181,21 @@ def _load_call_table(source: Source, db: duckdb.DuckDBPyConnection, number: int,
     )
 
 
-def load_ranges(exports: Exports, db: duckdb.DuckDBPyConnection) -> None:
-    """Loads the NVTX ranges and marks of every export into `raw_nvtx`."""
+def load_ranges(exports: Exports, db: duckdb.DuckDBPyConnection, file: Path | None = None) -> None:
+    """Loads the NVTX ranges and marks of every export into `raw_nvtx`, until `drop_ranges`.
+
+    Args:
+        exports: the exports.
+        db: receives the raw tables.
+        file: where the rows go meanwhile, a file that does not exist; None: into memory.
+    """
+    db.execute("ATTACH $place AS ranges", {"place": ":memory:" if file is None else str(file)})
     db.execute(_SQL["create_nvtx"])
     for number in range(len(exports.found)):
         with exports.reading(number) as source:
             load_nvtx(source, db, number, exports.shifts_ns[number])
+
+
+def drop_ranges(db: duckdb.DuckDBPyConnection) -> None:
+    """Drops `raw_nvtx` and what is behind it."""
+    db.execute(_SQL["drop_nvtx"])

@@ -53,8 +53,32 @@ CREATE TABLE raw_launch (
 );
 
 -- name: create_nvtx
--- one row per NVTX range or mark; kind 34 mark, 59 push/pop, 60 start/end
-CREATE TABLE raw_nvtx (
-    export INTEGER, thread BIGINT, domain VARCHAR, text VARCHAR, start_ns BIGINT, end_ns BIGINT, kind BIGINT,
-    comm_id UBIGINT, message_bytes BIGINT
+-- NVTX rows may be tens of millions: they stand in a database of their own, `ranges`, which may lie in a file, with
+-- their texts and domains by number where the export has it so; text is NULL where the number names it.
+CREATE TABLE ranges.nvtx_row (
+    export INTEGER, thread BIGINT, domain BIGINT, text_id BIGINT, text VARCHAR, start_ns BIGINT, end_ns BIGINT,
+    kind BIGINT, comm_id UBIGINT, message_bytes BIGINT
 );
+CREATE TABLE ranges.nvtx_text (export INTEGER, text_id BIGINT, text VARCHAR);
+CREATE TABLE ranges.nvtx_domain (export INTEGER, process BIGINT, domain BIGINT, name VARCHAR);
+-- one row per NVTX range or mark; kind 34 mark, 59 push/pop, 60 start/end. A domain whose creation lies outside the
+-- capture is NCCL's where its ranges are, else unknown (?).
+CREATE OR REPLACE TEMP VIEW raw_nvtx AS
+SELECT r.export, r.thread,
+    CASE
+        WHEN coalesce(r.domain, 0) = 0 THEN ''
+        ELSE coalesce(d.name, if(starts_with(coalesce(r.text, t.text), 'nccl'), 'NCCL', '?'))
+    END AS domain,
+    coalesce(r.text, t.text) AS text, r.start_ns, r.end_ns, r.kind, r.comm_id, r.message_bytes
+FROM ranges.nvtx_row r
+LEFT JOIN ranges.nvtx_text t ON t.export = r.export AND t.text_id = r.text_id AND r.text IS NULL
+LEFT JOIN ranges.nvtx_domain d ON d.export = r.export AND d.process = (r.thread & ~16777215) AND d.domain = r.domain
+WHERE r.thread IS NOT NULL AND r.start_ns IS NOT NULL AND coalesce(r.text, t.text) IS NOT NULL;
+
+-- name: drop_nvtx
+-- What was counted and noticed too: the model has it, or else it is read once more.
+DROP VIEW IF EXISTS raw_nvtx;
+DETACH DATABASE IF EXISTS ranges;
+DELETE FROM raw_read WHERE table_name = 'NVTX_EVENTS';
+DELETE FROM raw_excluded WHERE table_name = 'NVTX_EVENTS';
+DELETE FROM raw_notice;

@@ -16,6 +16,7 @@ from tracelens.frames import Notice
 from tracelens.model import event_files, ledger
 from tracelens.model.event_files import Order, Runs
 from tracelens.model.notices import add_notice, take_notices
+from tracelens.model.nvtx import build_nvtx, read_nvtx
 from tracelens.model.rank_tables import build_ranks
 from tracelens.sqlfiles import queries
 from tracelens.units import plural
@@ -31,6 +32,7 @@ __all__ = [
     "known_names",
     "order_events",
     "read_events",
+    "read_nvtx",
     "write_comments",
     "write_kernel_names",
 ]
@@ -246,26 +248,6 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     tables = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
     ledger.enter_tables(db, tables, db.execute(_LAUNCHES["excluded"]).fetchall())
     db.execute(_LAUNCHES["drop"])
-
-
-def build_nvtx(db: duckdb.DuckDBPyConnection) -> None:
-    """Builds nvtx from raw_nvtx."""
-    take_notices(db)
-    db.execute(_LAUNCHES["nvtx"])
-    (unclosed,) = _row(db, _LAUNCHES["nvtx_unclosed"])
-    if unclosed:
-        add_notice(
-            db,
-            Notice(
-                "nvtx-unclosed",
-                "info",
-                f"{plural(unclosed, 'NVTX range')} still open when the capture ended; nsys closed what was open there",
-                "",
-                unclosed,
-            ),
-        )
-    ledger.enter_tables(db, ("NVTX_EVENTS",), db.execute(_LAUNCHES["nvtx_excluded"]).fetchall())
-    db.execute("DROP TABLE raw_nvtx")
 
 
 def write_comments(db: duckdb.DuckDBPyConnection, parts: Iterable[str]) -> None:

@@ -98,7 +98,7 @@ COMMENT ON COLUMN launch.api_name IS 'Name of the call, with CUDA''s version suf
 COMMENT ON COLUMN launch.graph_launch IS 'Whether it replays a CUDA graph';
 
 -- name: nvtx
-COMMENT ON TABLE nvtx IS 'One row per NVTX range or mark; PyTorch''s per-operator ranges are left out';
+COMMENT ON VIEW nvtx IS 'One row per NVTX range or mark; PyTorch''s per-operator ranges are left out';
 COMMENT ON COLUMN nvtx.process IS 'Its process';
 COMMENT ON COLUMN nvtx.thread IS 'nsys''s globalTid of the thread that opened it';
 COMMENT ON COLUMN nvtx.domain IS 'NVTX domain; empty for the default one';

@@ -68,23 +68,3 @@ ORDER BY ALL;
 
 -- name: drop
 DROP VIEW call; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch;
-
--- name: nvtx
-CREATE OR REPLACE TABLE nvtx AS
-SELECT p.process, n.thread, n.domain, n.text, n.start_ns,
-    CASE WHEN n.kind = 34 THEN NULL ELSE n.end_ns END AS end_ns,
-    CASE WHEN n.kind = 34 THEN 'mark' ELSE 'range' END AS kind, n.comm_id, n.message_bytes
-FROM raw_nvtx n
-JOIN process p ON p.export = n.export AND p.global_pid = (n.thread & ~16777215)
-ORDER BY p.process, n.start_ns, n.end_ns DESC NULLS LAST, n.thread, n.domain, n.text, n.kind, n.comm_id NULLS LAST,
-    n.message_bytes NULLS LAST;
-
--- name: nvtx_excluded
-SELECT n.export, 'NVTX_EVENTS' AS table_name, 'of a process that the export does not list' AS reason, count(*) AS row_count
-FROM raw_nvtx n ANTI JOIN process p ON p.export = n.export AND p.global_pid = (n.thread & ~16777215)
-GROUP BY ALL ORDER BY ALL;
-
--- name: nvtx_unclosed
--- Ranges that nsys closed itself, at the end of the session, or never.
-SELECT count(*) AS row_count FROM raw_nvtx n JOIN raw_export x USING (export)
-WHERE n.kind <> 34 AND (n.end_ns IS NULL OR n.end_ns >= x.session_ns);
