@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
+from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline, timeline
 from tracelens.trace import LoadedTrace
 
-_SLICE = 1 << 20
+_NOTHING = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,17 @@ class Occupancy:
     def __len__(self) -> int:
         return len(self.before)
 
+    def longer_than(self, least_ns: int) -> Ints:
+        """Places of the gaps longer than `least_ns`."""
+        lows = range(0, len(self), BLOCK)
+        found = [low + np.flatnonzero(self.lengths(slice(low, low + BLOCK)) > least_ns) for low in lows]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def lengths(self, part: slice) -> Ints:
+        """Lengths of some gaps, int64 ns."""
+        result: Ints = self.timeline.start[self.after[part]] - self.timeline.end[self.before[part]]
+        return result
+
     @property
     def gap_start(self) -> Ints:
         """When the device ran dry, int64 ns [gaps] on the axis, ascending."""
@@ -50,37 +61,48 @@ def occupancy(trace: LoadedTrace) -> Occupancy:
 
 
 def _build(tl: Timeline) -> Occupancy:
-    before: list[Codes] = [np.empty(0, np.int32)]
-    after: list[Codes] = [np.empty(0, np.int32)]
+    # As many gaps as events at most; what is not filled takes no memory.
+    before, after = np.empty(len(tl), np.int32), np.empty(len(tl), np.int32)
+    count = 0
     span_start = tl.start[tl.first[:-1]]
     span_end = span_start.copy()
-    reached, top = -1, -1
     opening = set(tl.first[:-1].tolist())
-    for part in tl.stretches(_SLICE):
+    reached, top = _NOTHING, -1
+    for part in tl.stretches():
         if part.start in opening:
-            reached, top = -1, -1
-        place = tl.rank_place[part.start]
-        gaps_before, gaps_after, reached, leader, first = _gaps_of(
-            tl.start[part], tl.end[part], part.start, reached, top
-        )
-        before.append(gaps_before)
-        after.append(gaps_after)
-        if top < 0 <= leader:
-            span_start[place] = first
-        top = leader
+            reached, top = _NOTHING, -1
+        place = int(np.searchsorted(tl.first, part.start, side="right")) - 1
+        found = _gaps_of(tl.start[part], tl.end[part], part.start, reached, top)
+        filled = slice(count, count + len(found.before))
+        before[filled], after[filled] = found.before, found.after
+        count = filled.stop
+        if top < 0 <= found.top:
+            span_start[place] = found.first
+        reached, top = found.reached, found.top
         if top >= 0:
             span_end[place] = reached
-    return Occupancy(np.concatenate(before), np.concatenate(after), span_start, span_end, tl)
+    return Occupancy(before[:count], after[:count], span_start, span_end, tl)
 
 
-def _gaps_of(start: Ints, end: Ints, low: int, reached: int, top: int) -> tuple[Codes, Codes, int, int, int]:
-    """(before, after, latest end, event that has it, first start) of consecutive events of a rank.
+@dataclass(frozen=True)
+class _Found:
+    """Gaps among consecutive events: before and after of each, the latest end and its event, the first start."""
+
+    before: Ints
+    after: Ints
+    reached: int
+    top: int
+    first: int
+
+
+def _gaps_of(start: Ints, end: Ints, low: int, reached: int, top: int) -> _Found:
+    """The gaps that consecutive events of a rank end.
 
     Args:
         start: of the events, ascending.
         end: of the events.
         low: place of the first on the timeline.
-        reached: latest end so far, on the same axis; ignored where `top` is negative.
+        reached: latest end so far, on the same axis.
         top: event that has it, negative where the rank has shown no event with a length.
     """
     # Zero-length events take no time, end no gap and extend no span.
@@ -88,27 +110,30 @@ def _gaps_of(start: Ints, end: Ints, low: int, reached: int, top: int) -> tuple[
     if not bool((end > start).all()):
         places = np.flatnonzero(end > start)
         start, end = start[places], end[places]
-    none = np.empty(0, np.int32)
     if len(start) == 0:
-        return none, none, reached, top, 0
-    latest = np.maximum.accumulate(end)
-    leader = np.where(end == latest, np.arange(len(end), dtype=np.int32), np.int32(0))
-    np.maximum.accumulate(leader, out=leader)
-    if top >= 0:
+        none = np.empty(0, np.int64)
+        return _Found(none, none, reached, top, 0)
+    opens_first = top >= 0 and int(start[0]) > reached
+    if int(start[0]) >= reached and bool((start[1:] >= end[:-1]).all()):
+        # One after the other, as most events are: each gap begins where the event ahead ends.
+        opens = np.flatnonzero(start[1:] > end[:-1]) + 1
+        ahead = opens - 1
+        final, reached = len(end) - 1, int(end[-1])
+    else:
+        latest = np.maximum.accumulate(end)
         np.maximum(latest, reached, out=latest)
-    opens = np.flatnonzero(start[1:] > latest[:-1]).astype(np.int32) + np.int32(1)
-    ahead = leader[opens - 1]
+        opens = np.flatnonzero(start[1:] > latest[:-1]) + 1
+        # Of events that end last together the last stands; -1 where what came before these ends later.
+        leads = np.append(-1, np.flatnonzero(end == latest))
+        ahead = leads[np.searchsorted(leads, opens - 1, side="right") - 1]
+        final, reached = int(leads[-1]), int(latest[-1])
+    if opens_first:
+        opens, ahead = np.append(0, opens), np.append(-1, ahead)
     first = int(start[0])
-    own = ahead if places is None else places[ahead].astype(np.int32)
-    before, after = own + np.int32(low), (opens if places is None else places[opens].astype(np.int32)) + np.int32(low)
-    if top >= 0:
-        # Up to the first event that ends later than all before the slice, the gaps begin where that one ended.
-        before = np.where(end[ahead] < reached, np.int32(top), before)
-        if first > reached:
-            place = low if places is None else low + int(places[0])
-            before = np.concatenate([np.array([top], np.int32), before])
-            after = np.concatenate([np.array([place], np.int32), after])
-    final = int(leader[-1])
-    if top >= 0 and int(end[final]) < reached:
-        return before, after, reached, top, first
-    return before, after, int(latest[-1]), low + (final if places is None else int(places[final])), first
+    if places is not None:
+        opens, own = places[opens], places[ahead]
+        final = int(places[final]) if final >= 0 else final
+    else:
+        own = ahead
+    before = np.where(ahead >= 0, own + low, top)
+    return _Found(before, opens + low, reached, final + low if final >= 0 else top, first)

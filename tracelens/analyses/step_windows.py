@@ -8,6 +8,7 @@ window    `---0---´ `---1---´ `---2---´           `-3-´
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,6 @@ from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, common_idle
 from tracelens.analyses.step_numbering import number_steps
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
-
-_SLICE = 1 << 20
 
 _VOTES = 8
 """So many instances a step tell which steps of two ranks are the same."""
@@ -114,39 +113,38 @@ def _edges(tl: Timeline, member: Codes) -> pl.DataFrame:
 
 def _runs(tl: Timeline, member: Codes) -> pl.DataFrame:
     """Consecutive events of one step on one stream: their sums, the start of the first with a length, the last end."""
-    parts = [_runs_of(tl, member, slice(low, low + _SLICE)) for low in range(0, len(tl), _SLICE)]
+    parts = [_runs_of(tl, member, part) for part in tl.stretches()]
     return pl.concat(parts) if parts else _runs_of(tl, member, slice(0, 0))
 
 
 def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
     row, stream = member[part], tl.stream[part]
-    begins = np.flatnonzero(
-        np.concatenate([np.ones(min(len(row), 1), bool), (row[1:] != row[:-1]) | (stream[1:] != stream[:-1])])
-    )
-    begins = begins.astype(np.int64)
+    changes = (row[1:] != row[:-1]) | (stream[1:] != stream[:-1])
+    begins = np.concatenate([np.zeros(min(len(row), 1), np.int64), np.flatnonzero(changes) + 1])
     start, end, kind = tl.start[part], tl.end[part], tl.kind[part]
     length = end - start
     kernel = kind == KERNEL
-    # An event without a length is no edge and ends nothing.
-    edge = np.where(length > 0, start, np.iinfo(np.int64).max)
-    last = np.where(length > 0, end, np.iinfo(np.int64).min)
     sums = {
         "kernel_ns": np.where(kernel | (kind == GRAPH), length, 0),
         "all_ns": length,
-        "kernel_count": kernel.astype(np.int64),
-        "node_count": tl.in_graph[part].astype(np.int64),
+        "kernel_count": kernel,
+        "node_count": tl.in_graph[part],
     }
-    columns = {name: np.add.reduceat(values, begins) if len(begins) else values for name, values in sums.items()}
-    frame = pl.DataFrame(
-        {
-            "row": row[begins],
-            "stream": stream[begins],
-            **columns,
-            "edge": np.minimum.reduceat(edge, begins) if len(begins) else edge,
-            "last_end": np.maximum.reduceat(last, begins) if len(begins) else last,
-        }
-    )
+    columns = {name: _sums_from(begins, values) for name, values in sums.items()}
+    edge = start[begins]
+    if not bool((length > 0).all()):
+        # An event without a length is no edge and ends nothing.
+        edge = np.minimum.reduceat(np.where(length > 0, start, np.iinfo(np.int64).max), begins)
+        end = np.where(length > 0, end, np.iinfo(np.int64).min)
+    last = np.maximum.reduceat(end, begins) if len(begins) else end
+    frame = pl.DataFrame({"row": row[begins], "stream": stream[begins], **columns, "edge": edge, "last_end": last})
     return frame.filter(pl.col("row") >= 0)
+
+
+def _sums_from(begins: Ints, values: npt.NDArray[Any]) -> Ints:
+    """Sum of the values from each of `begins` to the next."""
+    result: Ints = np.add.reduceat(values, begins, dtype=np.int64) if len(begins) else np.empty(0, np.int64)
+    return result
 
 
 def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
@@ -176,7 +174,7 @@ def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_
 def _idle_gaps(
     tl: Timeline, occ: Occupancy, clock: AlignedClock, sets_of_place: Ints, threshold: Ints
 ) -> tuple[pl.DataFrame, CommonIdle]:
-    long = np.flatnonzero(occ.gap_end - occ.gap_start > LEAST_NS)
+    long = occ.longer_than(LEAST_NS)
     start, end = tl.end[occ.before[long]], tl.start[occ.after[long]]
     places = tl.rank_place[occ.before[long]].astype(np.int64)
     exceeds = end - start > threshold[sets_of_place[places]]

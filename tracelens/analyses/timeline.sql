@@ -41,17 +41,17 @@ SELECT coalesce(graph, -1) AS graph FROM event WHERE list_contains($ranks::INTEG
 -- Whether the export names graphs at all.
 SELECT count(*) > 0 AS recorded FROM (SELECT 1 FROM event WHERE graph IS NOT NULL LIMIT 1)
 
--- name: launch_count
-SELECT count(*) AS launch_count FROM launch
-WHERE process IN (SELECT process FROM rank WHERE list_contains($ranks::INTEGER[], rank))
+-- name: launch_counts
+-- One row per process that launched events: process, launch_count. Order: process.
+SELECT process, count(*) AS launch_count FROM launch WHERE list_contains($processes::INTEGER[], process)
+GROUP BY process ORDER BY process
 
 -- name: launches
--- One row per API call that launched an event of these ranks' processes, with the place of its name in `api_names`, -1
+-- One row per API call of these processes that launched an event, with the place of its name in `api_names`, -1
 -- without a name. Order: that of the table, in which the calls of a process follow each other by begin.
 SELECT process, coalesce(thread, -1) AS thread, correlation, start_ns, end_ns,
     (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api, graph_launch::UTINYINT AS graph_launch
-FROM launch
-WHERE process IN (SELECT process FROM rank WHERE list_contains($ranks::INTEGER[], rank))
+FROM launch WHERE list_contains($processes::INTEGER[], process)
 
 -- name: api_names
 -- One row per API name. Order: name.

@@ -62,7 +62,7 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
     name = np.empty(count, narrowest(name_count))
     streams = PairCodes(count)
     heads: list[tuple[int, int, int]] = []  # (rank, place, id) of the first event of each rank
-    for part, (ids, rank, *values, number) in batches(trace, "events"):
+    for part, (ids, rank, *values, number) in batches(trace, "events", ranks=trace.ranks):
         for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
             target[part] = own
         _add_heads(heads, part.start, ids, rank)
@@ -139,10 +139,10 @@ def narrowest(count: int) -> npt.DTypeLike:
     return np.min_scalar_type(max(count - 1, 0))
 
 
-def batches(trace: LoadedTrace, query: str, **more: Any) -> Iterator[tuple[slice, list[npt.NDArray[Any]]]]:
+def batches(trace: LoadedTrace, query: str, **parameters: Any) -> Iterator[tuple[slice, list[npt.NDArray[Any]]]]:
     """(places, columns) of a query of the timeline's file without nulls, in batches that bound the memory."""
     low = 0
-    reader = trace.db.sql(queries(SQL)[query], params={"ranks": trace.ranks} | more).to_arrow_reader(_BATCH_ROWS)
+    reader = trace.db.sql(queries(SQL)[query], params=parameters).to_arrow_reader(_BATCH_ROWS)
     for batch in reader:
         if batch.num_rows:
             yield slice(low, low + batch.num_rows), [column.to_numpy() for column in batch.columns]
@@ -153,7 +153,7 @@ def one_number(trace: LoadedTrace, query: str, count: int) -> Ints | Codes:
     """One number for each of `count` events; int32 where all of them fit, which is half the memory."""
     values: Ints | Codes = np.empty(count, np.int32)
     limits = np.iinfo(np.int32)
-    for part, (own,) in batches(trace, query):
+    for part, (own,) in batches(trace, query, ranks=trace.ranks):
         if values.dtype == np.int32 and (int(own.min()) < limits.min or int(own.max()) > limits.max):
             values = values.astype(np.int64)
         values[part] = own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,34 +60,43 @@ class CallIds:
 
 
 def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
-    """The launch calls of the processes of a trace's ranks."""
+    """The launch calls of the processes of a trace's ranks.
+
+    Raises:
+        RuntimeError: the calls do not come in the order of processes.
+    """
     trace.ensure("launch")
     names = trace.rows(SQL, "api_names")["api_name"].to_list()
-    (count,) = trace.rows(SQL, "launch_count", ranks=trace.ranks).row(0)
+    owners = trace.rows(SQL, "ranks", ranks=trace.ranks)["process"].unique().sort()
+    wanted: dict[str, Any] = {"processes": owners.to_list()}
+    sizes = trace.rows(SQL, "launch_counts", **wanted)
+    count = int(sizes["launch_count"].sum())
     begin, end = np.empty(count, np.int64), np.empty(count, np.int64)
     correlation = np.empty(count, np.int64)
     api = np.empty(count, np.min_scalar_type(-len(names) - 2))
     graph = np.empty(count, bool)
     threads = PairCodes(count)
-    for part, (process, thread, *values) in batches(trace, "launches", names=names):
+    for part, (process, thread, *values) in batches(trace, "launches", names=names, **wanted):
         threads.add(part, process, thread)
         for target, own in zip((correlation, begin, end, api, graph), values, strict=True):
             target[part] = own
     thread, pairs = threads.done()
-    # The calls of a process follow each other.
-    of_thread = pairs[:, 0]
-    processes, owner = np.unique(of_thread, return_inverse=True)
-    sizes = np.bincount(owner.reshape(-1)[thread], minlength=len(processes)) if count else np.zeros(len(processes))
     launches = Launches(
         begin=begin,
         end=end,
         thread=thread,
         api=api,
         graph=graph,
-        threads=pl.DataFrame({"process": of_thread.astype(np.int32), "thread": pairs[:, 1]}),
+        threads=pl.DataFrame({"process": pairs[:, 0].astype(np.int32), "thread": pairs[:, 1]}),
         api_names=tuple(names),
     )
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes).astype(np.int64)])
+    processes = sizes["process"].to_numpy().astype(np.int64)
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes["launch_count"].to_numpy())])
+    # The calls of a process follow each other.
+    if not np.array_equal(pairs[thread[first[:-1]], 0], processes) or not np.array_equal(
+        pairs[thread[first[1:] - 1], 0], processes
+    ):
+        raise RuntimeError("the table of launches is not in the order of processes")
     return launches, CallIds(processes, first, correlation)
 
 
