@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.alignment import Alignment, align
+from tracelens.analyses.alignment import Alignment, find_alignment
+from tracelens.analyses.alignment_members import MatchedOperations
 from tracelens.trace import LoadedTrace
 
 Ints = npt.NDArray[np.int64]
@@ -40,6 +41,11 @@ class AlignedClock:
         """One row per collective operation of a rank."""
         return self.alignment.members
 
+    @property
+    def operations(self) -> MatchedOperations:
+        """The collective operations of all ranks, in the order of rank and start."""
+        return self.alignment.operations
+
 
 def aligned_clock(trace: LoadedTrace) -> AlignedClock:
     """The clock of `align`, with every rank in a set."""
@@ -48,7 +54,7 @@ def aligned_clock(trace: LoadedTrace) -> AlignedClock:
 
 
 def _build(trace: LoadedTrace) -> AlignedClock:
-    alignment = align(trace)
+    alignment = find_alignment(trace)
     rank_set = {rank: number for number, one in enumerate(alignment.sets) for rank in one.ranks}
     free = len(alignment.sets)
     for rank in trace.ranks:

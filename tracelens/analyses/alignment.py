@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,8 +21,9 @@ from tracelens.analyses.alignment_members import (
     NO_PARTNER,
     NOT_SYNCHRONISING,
     TOO_FEW,
+    MatchedOperations,
     Placed,
-    member_frame,
+    place_operations,
 )
 from tracelens.analyses.alignment_notices import (
     blame_graph_tracing,
@@ -36,8 +37,9 @@ from tracelens.analyses.clock import Clock, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
 from tracelens.analyses.matching_communicators import Communicator, Grouping, RankClock, group_parts, own_times
 from tracelens.analyses.matching_groups import Part
-from tracelens.analyses.matching_instances import Bools, Instances, pair_instances
+from tracelens.analyses.matching_instances import Bools, Instances, Rows, pair_instances
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, Track
+from tracelens.analyses.registered import register
 from tracelens.errors import NotIdentifiableError
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
@@ -49,7 +51,7 @@ class Alignment:
 
     Attributes:
         clock: one row per rank and stretch of its clock, columns `CLOCK_COLUMNS`.
-        members: one row per collective operation of a rank, columns `MEMBER_COLUMNS`.
+        operations: the collective operations of all ranks.
         communicators: communicator, set, ranks (list), payload.
         sets: the sets, by number.
         notices: what limits the alignment.
@@ -57,13 +59,17 @@ class Alignment:
     """
 
     clock: pl.DataFrame
-    members: pl.DataFrame
+    operations: MatchedOperations
     communicators: pl.DataFrame
     sets: tuple[ClockSet, ...]
     notices: tuple[Notice, ...]
     complete_ranks: bool = True
     _clocks: dict[int, tuple[int, Clock]] = field(default_factory=dict, repr=False)
-    _number: int = field(default_factory=count().__next__, repr=False)
+
+    @cached_property
+    def members(self) -> pl.DataFrame:
+        """One row per collective operation of a rank, columns `MEMBER_COLUMNS`, made when first asked for."""
+        return self.operations.frame()
 
     def set_of(self, rank: int) -> int:
         """Number of the set that a rank belongs to."""
@@ -96,32 +102,26 @@ class Alignment:
 
 
 def align(trace: LoadedTrace) -> Alignment:
-    """Match the collectives of all ranks asked for, and put their clocks together.
+    """`find_alignment`, with `clock` and `collective_member` in the trace's database."""
+    result = find_alignment(trace)
+    register(trace, "collective_member", result, lambda: _register(trace, result))
+    return result
 
-    Registers `clock` and `collective_member` in the trace's database.
+
+def find_alignment(trace: LoadedTrace) -> Alignment:
+    """Match the collectives of all ranks asked for, and put their clocks together; done once per trace.
 
     Raises:
         NotIdentifiableError: `--clock ends` was asked for, and no set of ranks shares 30 instances.
     """
-    result = trace.memo("align", lambda: _align(trace))
-    _register(trace, result)
+    result: Alignment = trace.memo("align", lambda: _align(trace))
     return result
 
 
 def _register(trace: LoadedTrace, alignment: Alignment) -> None:
-    # Traces that share a database (other options of one capture) each see their own alignment when they ask last.
-    key = f"alignment_{alignment._number}"
-    known = trace.db.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = ?", [key]).fetchall()
-    if known[0][0]:
-        return
-    for (name,) in trace.db.execute(
-        "SELECT view_name FROM duckdb_views() WHERE view_name LIKE 'alignment\\_%' ESCAPE '\\'"
-    ).fetchall():
-        trace.db.unregister(name)
     trace.db.register("clock", alignment.clock.to_arrow())
     trace.db.register("collective_member", alignment.members.to_arrow())
     trace.run(SQL, "comments")
-    trace.db.register(key, pl.DataFrame({"registered": [True]}).to_arrow())
 
 
 def _align(trace: LoadedTrace) -> Alignment:
@@ -224,10 +224,10 @@ def align_operations(
     moved_clocks = {
         rank.rank: (int(epoch[i]), _absolute(final[i], epoch, i, grouping.sets[i])) for i, rank in enumerate(ranks)
     }
-    members = member_frame(ranks, operations, placed, moved_clocks, _loose(operations, parts, grouping), unplaced)
+    loose = _loose(operations, parts, grouping)
     return Alignment(
         clock_frame(ranks, first_ns, epoch, final, grouping.sets, numbers, sets, placed, unplaced),
-        members,
+        place_operations(ranks, operations, placed, moved_clocks, loose, unplaced),
         _communicator_frame(ranks, grouping, numbers),
         tuple(sets),
         tuple(notices) + general_notices(ranks, operations, parts, grouping, final, wanted, complete_ranks),
@@ -238,40 +238,33 @@ def align_operations(
 
 def _parts(operations: Operations, epoch: Ints) -> list[Part]:
     """Split the synchronising operations of each rank; keys number (operation, implementation, launch shape)."""
-    chosen = np.flatnonzero(operations.synchronising)
-    if len(chosen) == 0:
+    synchronising = operations.synchronising
+    if not synchronising.any():
         return []
-    family = operations.family[chosen]
-    keys = np.zeros(len(operations), dtype=np.int64)
-    keys[chosen] = _codes(family, _codes(operations.shape[chosen]))
-    payload = operations.payload[chosen]
-    label = _codes(
-        operations.owner[chosen],
-        family,
-        np.unique(payload, return_inverse=True)[1].reshape(-1)
-        if payload.any()
-        else np.zeros(len(chosen), dtype=np.int64),
-        np.where(payload > 0, -1, operations.stream[chosen]),
-    )
-    rebased = operations.leave - epoch[operations.owner]
-    begun = operations.start - epoch[operations.owner]
-    order = np.lexsort((chosen, rebased[chosen], label))
-    cuts = np.flatnonzero(np.diff(label[order])) + 1
+    keys = _codes(operations.family, _codes(operations.shape))
     parts = []
-    for piece in np.split(order, cuts):
-        rows = chosen[piece]
-        one = rows[0]
-        operation, implementation, _ = operations.families[operations.family[one]]
-        payload_id = int(operations.payload[one]) or None
-        parts.append(
-            Part(
-                int(operations.owner[one]),
-                (payload_id, operation, implementation),
-                Track(rebased[rows], keys[rows], begun[rows], (payload_id, operation, implementation)),
-                rows,
-            )
+    edges = np.searchsorted(operations.owner, np.arange(len(epoch) + 1))
+    for owner in range(len(epoch)):
+        rows = edges[owner] + np.flatnonzero(synchronising[edges[owner] : edges[owner + 1]])
+        if len(rows) == 0:
+            continue
+        payload = operations.payload[rows]
+        label = _codes(
+            operations.family[rows],
+            np.unique(payload, return_inverse=True)[1].reshape(-1) if payload.any() else np.zeros_like(rows),
+            np.where(payload > 0, -1, operations.stream[rows]),
         )
-    return sorted(parts, key=lambda p: p.owner)
+        for one in np.unique(label):
+            mine = rows[label == one]
+            end = operations.leave[mine] - epoch[owner]
+            if not bool((end[1:] >= end[:-1]).all()):
+                order = np.argsort(end, kind="stable")
+                mine, end = mine[order], end[order]
+            operation, implementation, _ = operations.families[operations.family[mine[0]]]
+            family = (int(operations.payload[mine[0]]) or None, operation, implementation)
+            begun = operations.start[mine] - epoch[owner]
+            parts.append(Part(owner, family, Track(end, keys[mine], begun, family), mine.astype(np.int32)))
+    return parts
 
 
 def _codes(*columns: Ints) -> Ints:
@@ -355,11 +348,11 @@ def _absolute(clock: Clock, epoch: Ints, owner: int, root: int) -> Clock:
     return Clock(clock.t0, clock.valid_from, clock.offset + float(epoch[owner] - epoch[root]), clock.drift)
 
 
-def _loose(operations: Operations, parts: Sequence[Part], grouping: Grouping) -> dict[str, Ints]:
+def _loose(operations: Operations, parts: Sequence[Part], grouping: Grouping) -> dict[str, Rows]:
     """Operations in no communicator, by the reason why."""
     inside = {i for communicator in grouping.communicators for i in communicator.parts}
     named = {"ambiguous": AMBIGUOUS, "different": NO_PARTNER, "short": TOO_FEW}
-    loose: dict[str, list[Ints]] = {NOT_SYNCHRONISING: [np.flatnonzero(~operations.synchronising)]}
+    loose: dict[str, list[Rows]] = {NOT_SYNCHRONISING: [np.flatnonzero(~operations.synchronising).astype(np.int32)]}
     for index, part in enumerate(parts):
         if index not in inside:
             loose.setdefault(named[grouping.reasons.get(index, "different")], []).append(part.rows)

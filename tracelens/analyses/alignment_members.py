@@ -1,9 +1,10 @@
-"""The table `collective_member`: every collective operation of every rank, with its wait where one can be told."""
+"""Every collective operation of every rank, with its instance, and its wait where one can be told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tracelens.analyses.alignment_operations import Operations
 from tracelens.analyses.clock import Clock, Ints
 from tracelens.analyses.clock_joint import Readings
 from tracelens.analyses.matching_communicators import RankClock
-from tracelens.analyses.matching_instances import Bools, Instances
+from tracelens.analyses.matching_instances import Bools, Instances, Rows
 
 MEMBER_COLUMNS = {
     "communicator": pl.Int32,
@@ -52,6 +53,13 @@ MISSING = "a member's kernel is missing"
 NO_CLOCK = "no common clock"
 APART = "ends too far apart"
 
+REASONS = (None, NOT_SYNCHRONISING, AMBIGUOUS, NO_PARTNER, TOO_FEW, OUTSIDE, MISSING, NO_CLOCK, APART)
+"""Why an operation has no wait; a reason's code is its place."""
+
+_ROWS = 1 << 15  # operations of instances that are judged at once: their arrays fit the cache of a core
+
+Codes = npt.NDArray[np.int32]
+
 
 @dataclass(frozen=True)
 class Placed:
@@ -76,15 +84,192 @@ class Placed:
     resolution_ns: float
 
 
-def member_frame(
+@dataclass(frozen=True)
+class InstanceTable:
+    """The instances of all communicators, one after the other; an instance's number is its place.
+
+    Attributes:
+        communicator: int32, number of its communicator.
+        position: int32, place in the communicator's sequence.
+        size: int32, members that take part in it.
+        accepted: bool, whether figures rest on it; the others have figures of 0.
+        reason: uint8, place in `REASONS`: why none do.
+        last_ns: int64, aligned arrival of its last member.
+        transfer_ns, transfer_min_ns, completion_ns, skew_ns: int64, as in `collective_member`.
+        lead_known: bool, whether its last member leads by more than the clocks resolve.
+    """
+
+    communicator: Codes
+    position: Codes
+    size: Codes
+    accepted: Bools
+    reason: npt.NDArray[np.uint8]
+    last_ns: Ints
+    transfer_ns: Ints
+    transfer_min_ns: Ints
+    completion_ns: Ints
+    skew_ns: Ints
+    lead_known: Bools
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @classmethod
+    def empty(cls, count: int) -> InstanceTable:
+        """`count` instances of which nothing is known yet."""
+
+        def zeros(dtype: type) -> npt.NDArray[Any]:
+            return np.zeros(count, dtype=dtype)
+
+        return cls(
+            communicator=zeros(np.int32),
+            position=zeros(np.int32),
+            size=zeros(np.int32),
+            accepted=zeros(bool),
+            reason=zeros(np.uint8),
+            last_ns=zeros(np.int64),
+            transfer_ns=zeros(np.int64),
+            transfer_min_ns=zeros(np.int64),
+            completion_ns=zeros(np.int64),
+            skew_ns=zeros(np.int64),
+            lead_known=zeros(bool),
+        )
+
+
+@dataclass(frozen=True)
+class MatchedOperations:
+    """The collective operations of all ranks: one element per operation, in the order of rank and start.
+
+    Attributes:
+        operations: what was recorded of them.
+        ranks: int32 [ranks], rank of each `Operations.owner`.
+        arrival: int64 ns, start on the aligned clock; of a rank without a clock its own time.
+        timed: bool [ranks], whether the rank has a clock.
+        instance: int32, number of its instance, -1 where unmatched.
+        reason: uint8, place in `REASONS`.
+        order: places in the order of the table `collective_member`: matched ones by instance and rank, then the rest.
+        instances: what is known of each instance.
+    """
+
+    operations: Operations
+    ranks: Codes
+    arrival: Ints
+    timed: Bools
+    instance: Codes
+    reason: npt.NDArray[np.uint8]
+    order: Rows
+    instances: InstanceTable
+    _matched: int = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    @cached_property
+    def accepted(self) -> Bools:
+        """Whether each has a wait."""
+        # One more row stands for no instance at all.
+        return np.append(self.instances.accepted, False)[self.instance]
+
+    @cached_property
+    def communicator(self) -> Codes:
+        """Number of each one's communicator, -1 where unmatched."""
+        return np.append(self.instances.communicator, np.int32(-1))[self.instance]
+
+    @cached_property
+    def wait_ns(self) -> Ints:
+        """Last arrival of the instance less the own, int64 ns; 0 where not accepted."""
+        last = np.append(self.instances.last_ns, 0)[self.instance]
+        last -= self.arrival
+        last[~self.accepted] = 0
+        return last
+
+    @property
+    def aligned_end(self) -> Ints:
+        """End of each one on the aligned clock, int64 ns."""
+        return self.arrival + (self.operations.end - self.operations.start)
+
+    def rows_of(self, chosen: Ints) -> Rows:
+        """Places of the members of complete instances of one communicator, [instances, members].
+
+        Args:
+            chosen: numbers of the instances, ascending.
+        """
+        size = int(self.instances.size[chosen[0]]) if len(chosen) else 0
+        before = np.cumsum(self.instances.size, dtype=np.int64)[chosen] - size
+        rows: Rows = self.order[before[:, None] + np.arange(size)[None, :]]
+        return rows
+
+    def frame(self, *names: str) -> pl.DataFrame:
+        """Columns of the table `collective_member`, all if none is named: sorted by (communicator, instance, rank),
+        then unmatched ones. Instances are numbered through; position counts within a communicator."""
+        return pl.DataFrame({name: self._column(name) for name in names or MEMBER_COLUMNS})
+
+    def _column(self, name: str) -> pl.Series:
+        of_instance = {"communicator", "position", "transfer_ns", "transfer_min_ns", "completion_ns", "skew_ns"}
+        if name == "instance":
+            values = self._repeated(np.arange(len(self.instances), dtype=np.int32))
+            return self._series(name, values, self._is_matched)
+        if name in of_instance:
+            valid = self._is_matched if name in ("communicator", "position") else self._in_order(self.accepted)
+            return self._series(name, self._repeated(getattr(self.instances, name)), valid)
+        own = self.operations
+        if name == "operation":
+            return _texts(name, [operation for operation, _, _ in own.families], self._in_order(own.family))
+        if name == "implementation":
+            return _texts(name, [implementation for _, implementation, _ in own.families], self._in_order(own.family))
+        if name == "set_aside_reason":
+            return _texts(name, list(REASONS), self._in_order(self.reason))
+        if name in ("arrival_ns", "aligned_end_ns"):
+            values = self.arrival if name == "arrival_ns" else self.aligned_end
+            return self._series(name, self._in_order(values), self.timed[self._in_order(own.owner)])
+        if name == "wait_ns":
+            return self._series(name, self._in_order(self.wait_ns), self._in_order(self.accepted))
+        if name == "is_last":
+            known = self._repeated(self.instances.lead_known)
+            return self._series(name, self._in_order(self.wait_ns == 0), known)
+        if name == "message_bytes":
+            values = self._in_order(own.message_bytes)
+            return self._series(name, values, values >= 0)
+        plain = {"start_ns": own.start, "end_ns": own.end, "accepted": self.accepted}
+        values = self.ranks[own.owner] if name == "rank" else plain[name] if name in plain else getattr(own, name)
+        return self._series(name, self._in_order(values))
+
+    def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[self.order]
+
+    def _repeated(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values of instances at their operations in the table's order, 0 for unmatched ones."""
+        result = np.zeros(len(self), dtype=values.dtype)
+        result[: self._matched] = np.repeat(values, self.instances.size)
+        return result
+
+    @property
+    def _is_matched(self) -> Bools:
+        return np.arange(len(self)) < self._matched
+
+    def _series(self, name: str, values: npt.NDArray[Any], valid: Bools | None = None) -> pl.Series:
+        """One column, null where not `valid`."""
+        series = pl.Series(name, values).cast(MEMBER_COLUMNS[name])
+        if valid is None or bool(valid.all()):
+            return series
+        return pl.select(pl.when(pl.Series(valid)).then(series).alias(name)).to_series()
+
+
+def _texts(name: str, texts: Sequence[str | None], codes: npt.NDArray[Any]) -> pl.Series:
+    if not texts:
+        return pl.Series(name, [], dtype=pl.String)
+    return pl.Series(name, texts, dtype=pl.String).gather(codes)
+
+
+def place_operations(
     ranks: Sequence[RankClock],
     operations: Operations,
     placed: Sequence[Placed],
     clocks: Mapping[int, tuple[int, Clock]],
-    loose: Mapping[str, Ints],
+    loose: Mapping[str, Rows],
     unplaced: Sequence[int],
-) -> pl.DataFrame:
-    """Put all collective operations into one table.
+) -> MatchedOperations:
+    """Put all collective operations into their instances, and tell the figures of those that are accepted.
 
     Args:
         ranks: the ranks.
@@ -93,113 +278,74 @@ def member_frame(
         clocks: rank -> (epoch, clock) that turns own into aligned time.
         loose: reason -> operations that are in no communicator.
         unplaced: indices of ranks without a clock.
-
-    Returns:
-        Columns `MEMBER_COLUMNS`, sorted by (communicator, instance, rank), then unmatched ones by event_id. A
-        communicator's instances are numbered on from those of the communicators before it; position counts within it.
     """
     count = len(operations)
     arrival = _aligned_starts(ranks, operations, clocks)
-    aligned_end = arrival + (operations.end - operations.start)
-    timed = ~np.isin(operations.owner, np.array(unplaced, dtype=np.int64))
-    figures = {name: np.zeros(count, dtype=np.int64) for name in ("communicator", "instance", "position", *_TIMES)}
-    in_instance, accepted = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    is_last, last_known = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    reason = np.zeros(count, dtype=np.int64)
-    reasons: list[str | None] = [None]
-
-    def because(rows: Ints, text: str) -> None:
-        if text not in reasons:
-            reasons.append(text)
-        reason[rows] = reasons.index(text)
-
+    timed = np.ones(len(ranks), dtype=bool)
+    timed[list(unplaced)] = False
+    instance = np.full(count, -1, dtype=np.int32)
+    reason = np.zeros(count, dtype=np.uint8)
     for text, rows in loose.items():
-        because(rows, text)
-    next_instance = 0
+        reason[rows] = REASONS.index(text)
+    table = InstanceTable.empty(sum(len(one.instances.row) for one in placed))
+    order: Rows = np.empty(count, dtype=np.int32)
+    first = matched = 0
     for one in placed:
-        table = one.instances.row
-        position = np.broadcast_to(np.arange(len(table))[:, None], table.shape)
-        present = table >= 0
-        rows = table[present]
-        in_instance[rows] = True
-        figures["communicator"][rows] = one.communicator
-        figures["position"][rows] = position[present]
-        figures["instance"][rows] = position[present] + next_instance
-        next_instance += len(table)
-        complete = one.instances.complete
-        inside = _inside_all(table)
-        for text, chosen in ((MISSING, ~complete & inside), (OUTSIDE, ~complete & ~inside)):
-            because(table[chosen][present[chosen]], text)
-        full = table[complete]
-        if not one.known:
-            because(full.ravel(), NO_CLOCK)
-            continue
-        because(full[~one.accepted].ravel(), APART)
-        good = full[one.accepted]
-        if len(good):
-            accepted[good] = True
-            _waits(good, arrival, aligned_end, figures, is_last, last_known, one.resolution_ns)
-    accepted &= timed
-    rank = np.array([one.rank for one in ranks], dtype=np.int32)[operations.owner]
-    last = np.iinfo(np.int64).max
-    order = np.lexsort(
-        (
-            operations.event_id,
-            rank,
-            np.where(in_instance, figures["instance"], last),
-            np.where(in_instance, figures["communicator"], last),
-        )
-    )
-    operation, implementation = (
-        pl.Series([family[k] for family in operations.families], dtype=pl.String).gather(operations.family[order])
-        if operations.families
-        else pl.Series([], dtype=pl.String)
-        for k in (0, 1)
-    )
-    result = _Table(order)
-    for name in ("communicator", "instance", "position"):
-        result.put(name, figures.pop(name), in_instance)
-    result.put("rank", rank)
-    result.columns["operation"], result.columns["implementation"] = operation, implementation
-    for name in ("name_id", "shape", "stream"):
-        result.put(name, getattr(operations, name))
-    result.put("start_ns", operations.start)
-    result.put("end_ns", operations.end)
-    result.put("arrival_ns", arrival, timed)
-    result.put("aligned_end_ns", aligned_end, timed)
-    for name in _TIMES:
-        result.put(name, figures.pop(name), accepted)
-    result.put("is_last", is_last, accepted & last_known)
-    result.put("accepted", accepted)
-    result.columns["set_aside_reason"] = pl.Series(reasons, dtype=pl.String).gather(reason[order])
-    result.put("event_id", operations.event_id)
-    result.put("last_event_id", operations.last_event_id)
-    result.put("message_bytes", operations.message_bytes, operations.message_bytes >= 0)
-    return pl.DataFrame({name: result.columns[name] for name in MEMBER_COLUMNS})
+        row = one.instances.row
+        own = slice(first, first + len(row))
+        number = np.arange(first, first + len(row), dtype=np.int32)
+        present = row >= 0
+        size = present.sum(axis=1, dtype=np.int32)
+        held = row.ravel() if bool((size == row.shape[1]).all()) else row[present]
+        table.communicator[own] = one.communicator
+        table.position[own] = number - first
+        table.size[own] = size
+        order[matched : matched + len(held)] = held
+        instance[held] = np.repeat(number, size)
+        _judge(one, table, first, arrival, operations)
+        reason[held] = np.repeat(table.reason[own], size)
+        first, matched = first + len(row), matched + len(held)
+    order[matched:] = np.flatnonzero(instance < 0)
+    names = np.array([one.rank for one in ranks], dtype=np.int32)
+    return MatchedOperations(operations, names, arrival, timed, instance, reason, order, table, matched)
 
 
-class _Table:
-    """Columns of `MEMBER_COLUMNS`, each put in order at once so that no second copy of the whole is ever held."""
-
-    def __init__(self, order: Ints) -> None:
-        self._order = order
-        self.columns: dict[str, pl.Series] = {}
-
-    def put(self, name: str, values: npt.NDArray[Any], valid: Bools | None = None) -> None:
-        """One column, null where not `valid`."""
-        series = pl.Series(name, values[self._order]).cast(MEMBER_COLUMNS[name])
-        if valid is not None and not bool(valid.all()):
-            series = pl.select(pl.when(pl.Series(valid[self._order])).then(series).alias(name)).to_series()
-        self.columns[name] = series
-
-
-_TIMES = ("wait_ns", "transfer_ns", "transfer_min_ns", "completion_ns", "skew_ns")
+def _judge(one: Placed, table: InstanceTable, first: int, arrival: Ints, operations: Operations) -> None:
+    """Which instances of a communicator are accepted, why the others are not, and the figures of the accepted."""
+    row, complete = one.instances.row, one.instances.complete
+    inside = _inside_all(row)
+    reason = table.reason[first : first + len(row)]
+    reason[~complete] = np.where(inside[~complete], REASONS.index(MISSING), REASONS.index(OUTSIDE))
+    full = np.flatnonzero(complete)
+    if not one.known:
+        reason[full] = REASONS.index(NO_CLOCK)
+        return
+    reason[full[~one.accepted]] = REASONS.index(APART)
+    good = full[one.accepted]
+    table.accepted[first + good] = True
+    members = row.shape[1]
+    for begin in range(0, len(good), max(1, _ROWS // members)):
+        chosen = good[begin : begin + max(1, _ROWS // members)]
+        rows, at = row[chosen], first + chosen
+        came = np.sort(arrival[rows], axis=1)
+        last = came[:, -1]
+        after = arrival[rows]
+        after += operations.end[rows]
+        after -= operations.start[rows]
+        after -= last[:, None]
+        after.sort(axis=1)
+        table.last_ns[at] = last
+        table.transfer_ns[at] = np.rint((after[:, (members - 1) // 2] + after[:, members // 2]) / 2)
+        table.transfer_min_ns[at] = after[:, 0]
+        table.completion_ns[at] = after[:, -1]
+        table.skew_ns[at] = last - came[:, 0]
+        table.lead_known[at] = last - came[:, -2] > one.resolution_ns
 
 
 def _aligned_starts(
     ranks: Sequence[RankClock], operations: Operations, clocks: Mapping[int, tuple[int, Clock]]
 ) -> Ints:
-    arrival = operations.start.copy()
+    arrival = np.empty(len(operations), dtype=np.int64)
     edges = np.searchsorted(operations.owner, np.arange(len(ranks) + 1))
     for owner, rank in enumerate(ranks):
         epoch, clock = clocks[rank.rank]
@@ -209,7 +355,7 @@ def _aligned_starts(
     return arrival
 
 
-def _inside_all(table: Ints) -> Bools:
+def _inside_all(table: npt.NDArray[np.integer]) -> Bools:
     """Instances between the latest first and the earliest last appearance of any member."""
     present = table >= 0
     count = len(table)
@@ -218,33 +364,3 @@ def _inside_all(table: Ints) -> Bools:
     end = int((count - present[::-1].argmax(axis=0)).min())
     inside[begin:end] = True
     return inside
-
-
-def _waits(
-    rows: Ints,
-    arrival: Ints,
-    aligned_end: Ints,
-    figures: Mapping[str, Ints],
-    is_last: Bools,
-    last_known: Bools,
-    resolution_ns: float,
-) -> None:
-    """Fill in the figures of accepted instances; `rows` is [instances, members]."""
-    came = arrival[rows]
-    order = np.sort(came, axis=1)
-    last = order[:, -1]
-    after = aligned_end[rows] - last[:, None]
-    ordered = np.sort(after, axis=1)
-    members = rows.shape[1]
-    middle = np.rint((ordered[:, (members - 1) // 2] + ordered[:, members // 2]) / 2).astype(np.int64)
-    figures["wait_ns"][rows] = last[:, None] - came
-    for name, value in (
-        ("transfer_ns", middle),
-        ("transfer_min_ns", ordered[:, 0]),
-        ("completion_ns", ordered[:, -1]),
-        ("skew_ns", last - order[:, 0]),
-    ):
-        figures[name][rows] = value[:, None]
-    known = last - order[:, -2] > resolution_ns
-    last_known[rows] = known[:, None]
-    is_last[rows] = (came == last[:, None]) & known[:, None]

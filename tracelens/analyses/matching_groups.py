@@ -14,9 +14,9 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from tracelens.analyses.clock import Clock, Floats, Ints, median
+from tracelens.analyses.clock import Clock, Floats, median
 from tracelens.analyses.matching import match_at
-from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.matching_tracks import CLIP_NS, Track, apart
 
 _SAMPLE = 600
@@ -42,7 +42,7 @@ class Part:
     owner: int
     family: tuple[int | None, str, str]
     track: Track
-    rows: Ints
+    rows: Rows
 
 
 def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between) -> list[list[int]]:

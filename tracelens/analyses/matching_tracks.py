@@ -37,7 +37,7 @@ WINDOW_BOOT_NS = 1_000_000
 WINDOW_ELSE_NS = 1_000_000_000
 
 KEY_SPAN = 1 << 44  # ns between the time axes of two keys: 4.8 hours
-_BLOCK = 1 << 14  # ends looked up at once: their arrays fit the cache of a core
+BLOCK = 1 << 14  # ends looked up at once: their arrays fit the cache of a core
 _PROBES = 9  # of these, searched to guess how far the rest of a block lies apart on the two axes
 
 
@@ -108,33 +108,17 @@ class Axis:
             key: of the queries.
             time: float64 ns counted from this axis's origin.
         """
-        index, deviation = self._search(key * KEY_SPAN + np.rint(time).astype(np.int64))
+        index, deviation = search_nearest(self._axis, key * KEY_SPAN + np.rint(time).astype(np.int64))
         if self._order is not None:
             index = self._order[index]
         return index, deviation.astype(np.float64)
 
-    def _search(self, query: Ints) -> tuple[Ints, Ints]:
-        """Place on the sorted axis of the entry nearest to each query, and that entry minus the query."""
-        after = np.searchsorted(self._axis, query)
-        before = np.maximum(after - 1, 0)
-        np.minimum(after, len(self._axis) - 1, out=after)
-        up = self._axis[after] - query
-        down = query - self._axis[before]
-        later = np.abs(up) < np.abs(down)
-        return np.where(later, after, before), np.where(later, up, -down)
-
     @cached_property
     def _reach(self) -> Ints:
-        """Per entry of the sorted axis: nothing is nearer to a query that is less than this away, int64 ns."""
-        apart = np.diff(self._axis)
-        far = np.full(1, np.iinfo(np.int64).max >> 1)
-        return np.asarray((np.minimum(np.concatenate((far, apart)), np.concatenate((apart, far))) + 1) >> 1)
+        return reach_of(self._axis)
 
     def clipped_deviations(self, source: Axis, clock: Clock) -> Floats:
         """Distance from each end of `source` to the nearest end of the same key here, at most 20 us.
-
-        The k-th of one track mostly is the (k+n)-th of the other: a guess that lies nearer than half the distance to
-        its neighbours is the nearest, and only where it does not is the axis searched.
 
         Args:
             source: the other track.
@@ -148,8 +132,8 @@ class Axis:
         off = np.empty(count, dtype=np.float64)
         common = np.ones(count, dtype=bool)
         low, high = self.time[0] - CLIP_NS, self.time[-1] + CLIP_NS
-        for begin in range(0, count, _BLOCK):
-            part = slice(begin, begin + _BLOCK)
+        for begin in range(0, count, BLOCK):
+            part = slice(begin, begin + BLOCK)
             own = time[part]
             moved = own + clock.difference(own)
             if moved.min() < low or moved.max() > high:
@@ -157,28 +141,55 @@ class Axis:
             query = np.rint(moved).astype(np.int64)
             query += source._axis[part]
             query -= own.astype(np.int64)
-            off[part] = self._distance(query)
+            _, distance = guess_nearest(self._axis, self._reach, query)
+            np.minimum(distance, CLIP_NS, out=off[part])
         if source._order is not None:
             in_time = np.empty(count, dtype=np.int64)
             in_time[source._order] = np.arange(count)
             off, common = off[in_time], common[in_time]
         return off if bool(common.all()) else off[common]
 
-    def _distance(self, query: Ints) -> Ints:
-        """Distance of ascending queries to their nearest entries, at most 20 us."""
-        probes = thin(0, len(query), _PROBES)
-        ahead = int(median((self._search(query[probes])[0] - probes).astype(np.float64)))
-        first, last = max(0, -ahead), min(len(query), len(self._axis) - ahead)
-        guessed = slice(first + ahead, max(first, last) + ahead)
-        distance = np.full(len(query), np.iinfo(np.int64).max)
-        within = distance[first : max(first, last)]
-        np.abs(self._axis[guessed] - query[first : max(first, last)], out=within)
-        sure = np.zeros(len(query), dtype=bool)
-        np.less(within, self._reach[guessed], out=sure[first : max(first, last)])
-        if not bool(sure.all()):
-            rest = np.flatnonzero(~sure)
-            distance[rest] = np.abs(self._search(query[rest])[1])
-        return np.asarray(np.minimum(distance, np.int64(CLIP_NS)))
+
+def search_nearest(axis: Ints, query: Ints) -> tuple[Ints, Ints]:
+    """Index of the entry of a sorted axis nearest to each query (of two the earlier), and that entry minus the query."""
+    after = np.searchsorted(axis, query)
+    before = np.maximum(after - 1, 0)
+    np.minimum(after, len(axis) - 1, out=after)
+    up = axis[after] - query
+    down = query - axis[before]
+    later = np.abs(up) < np.abs(down)
+    return np.where(later, after, before), np.where(later, up, -down)
+
+
+def reach_of(axis: Ints) -> Ints:
+    """Per entry of a sorted axis: half the distance to its neighbours. No other is nearer to what is less far away."""
+    apart = np.diff(axis)
+    far = np.full(1, np.iinfo(np.int64).max >> 1)
+    return np.asarray((np.minimum(np.concatenate((far, apart)), np.concatenate((apart, far))) + 1) >> 1)
+
+
+def guess_nearest(axis: Ints, reach: Ints, query: Ints) -> tuple[Ints, Ints]:
+    """`search_nearest` for ascending queries that run along the axis, with distances instead of differences.
+
+    The k-th query mostly belongs to the (k+n)-th entry: the guess stands where it lies within the entry's reach, and
+    the axis is searched only where it does not.
+    """
+    probes = thin(0, len(query), _PROBES)
+    ahead = int(median((search_nearest(axis, query[probes])[0] - probes).astype(np.float64)))
+    first = min(max(0, -ahead), len(query))
+    last = max(first, min(len(query), len(axis) - ahead))
+    guessed = slice(first + ahead, last + ahead)
+    index = np.arange(ahead, ahead + len(query))
+    distance = np.empty(len(query), dtype=np.int64)
+    sure = np.zeros(len(query), dtype=bool)
+    np.subtract(axis[guessed], query[first:last], out=distance[first:last])
+    np.abs(distance[first:last], out=distance[first:last])
+    np.less(distance[first:last], reach[guessed], out=sure[first:last])
+    if not bool(sure.all()):
+        rest = np.flatnonzero(~sure)
+        index[rest], apart = search_nearest(axis, query[rest])
+        distance[rest] = np.abs(apart)
+    return index, distance
 
 
 def thin(begin: int, end: int, count: int) -> Ints:

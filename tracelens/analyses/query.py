@@ -25,7 +25,6 @@ _PRIVATE = (
     "rank_place",
     "not_a_rank",
     "copy_label",
-    "alignment_",
 )
 _SCHEMA = """
 SELECT c.table_name AS "table", coalesce(t.comment, v.comment) AS table_meaning, c.column_name AS "column",
