@@ -141,7 +141,7 @@ class MatchedOperations:
     """The collective operations of all ranks: one element per operation, in the order of rank and start.
 
     Attributes:
-        operations: what was recorded of them.
+        recorded: what was recorded of them.
         ranks: int32 [ranks], rank of each `Operations.owner`.
         arrival: int64 ns, start on the aligned clock; of a rank without a clock its own time.
         timed: bool [ranks], whether the rank has a clock.
@@ -151,7 +151,7 @@ class MatchedOperations:
         instances: what is known of each instance.
     """
 
-    operations: Operations
+    recorded: Operations
     ranks: Codes
     arrival: Ints
     timed: Bools
@@ -162,7 +162,7 @@ class MatchedOperations:
     _matched: int = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.operations)
+        return len(self.recorded)
 
     @cached_property
     def accepted(self) -> Bools:
@@ -186,7 +186,7 @@ class MatchedOperations:
     @property
     def aligned_end(self) -> Ints:
         """End of each one on the aligned clock, int64 ns."""
-        return self.arrival + (self.operations.end - self.operations.start)
+        return self.arrival + (self.recorded.end - self.recorded.start)
 
     def rows_of(self, chosen: Ints) -> Rows:
         """Places of the members of complete instances of one communicator, [instances, members].
@@ -212,7 +212,7 @@ class MatchedOperations:
         if name in of_instance:
             valid = self._is_matched if name in ("communicator", "position") else self._in_order(self.accepted)
             return self._series(name, self._repeated(getattr(self.instances, name)), valid)
-        own = self.operations
+        own = self.recorded
         if name == "operation":
             return _texts(name, [operation for operation, _, _ in own.families], self._in_order(own.family))
         if name == "implementation":

@@ -236,10 +236,11 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
 
 def _wait_until(trace: LoadedTrace) -> tuple[pl.DataFrame, bool]:
     """event_id, until_ns: when the last member of each collective arrived, on the own time of the event's rank."""
-    from tracelens.analyses.alignment import align
+    from tracelens.analyses.alignment import find_alignment
 
-    members = align(trace).members.filter(pl.col("wait_ns").is_not_null())
-    until = members.select("event_id", (pl.col("start_ns") + pl.col("wait_ns")).alias("until_ns")).sort("event_id")
+    found = find_alignment(trace).operations
+    calls, waited = found.recorded, found.accepted
+    until = pl.DataFrame({"event_id": calls.event_id[waited], "until_ns": calls.start[waited] + found.wait_ns[waited]})
     return until, until.height > 0
 
 

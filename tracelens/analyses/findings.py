@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import polars as pl
 
-from tracelens.analyses.alignment import align
+from tracelens.analyses.alignment import find_alignment
 from tracelens.frames import Column, Schema
 from tracelens.trace import LoadedTrace
 
@@ -83,8 +84,10 @@ def _overlap(trace: LoadedTrace, operations: pl.DataFrame | None) -> Iterator[tu
     exposed = shared.group_by("rank").agg(
         (pl.col("exposed_per_step_ns") - pl.col("wait_per_step_ns").fill_null(0)).sum().alias("transfer_ns")
     )
-    streams = align(trace).members.filter(pl.col("operation").is_in(shared["collective"].unique().to_list()))["stream"]
-    named = sorted(set(streams.drop_nulls().to_list()))
+    calls = find_alignment(trace).operations.recorded
+    wanted = set(shared["collective"].to_list())
+    of_family = np.array([operation in wanted for operation, _, _ in calls.families], dtype=bool)
+    named = np.unique(calls.stream[of_family[calls.family]]).tolist()
     # A share over all collectives: overlap_frac of one operation says nothing of the others.
     hidden = int(shared["hidden_per_step_ns"].sum())
     every = hidden + int(shared["exposed_per_step_ns"].sum())

@@ -81,9 +81,9 @@ def _within_time(
     trace: LoadedTrace, windows: pl.DataFrame, spans: pl.DataFrame, time_s: tuple[float | None, float | None]
 ) -> pl.DataFrame:
     """Windows cut to seconds since the capture's first event, on the aligned clock."""
-    from tracelens.analyses.alignment import align
+    from tracelens.analyses.alignment import find_alignment
 
-    alignment = align(trace)
+    alignment = find_alignment(trace)
     ranks = spans["rank"].to_numpy()
     first_ns = int(alignment.to_aligned(ranks, spans["start_ns"].to_numpy()).min())
     low = -(2**62) if time_s[0] is None else first_ns + round(time_s[0] * 1e9)

@@ -92,20 +92,18 @@ def _with_idle(rows: pl.DataFrame) -> pl.DataFrame:
 def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     """Per phase and rung the rank that arrived last in the instances with the largest sum of the others' waits."""
     empty = pl.DataFrame(schema={"phase": rows.schema["phase"], "rung": rows.schema["rung"], "worst_rank": pl.Int32})
-    members = aligned_clock(trace).members.filter(pl.col("wait_ns").is_not_null() & pl.col("instance").is_not_null())
-    if members.is_empty() or rows.is_empty():
+    calls, found = aligned_clock(trace).operations, search_steps(trace)
+    if not bool(calls.accepted.any()) or rows.is_empty():
         return empty
-    found, tl = search_steps(trace), timeline(trace)
-    row = found.member[tl.places_of(members["event_id"].to_numpy())]
-    at = np.maximum(row, 0)
-    step = found.table.select("set", "step")[at]
-    caused = (
-        members.select("communicator", "instance", "rank", "wait_ns", "is_last")
-        .with_columns(step["set"], step["step"])
-        .filter(pl.Series(row >= 0))
-        .with_columns(caused_ns=pl.col("wait_ns").sum().over("communicator", "instance") - pl.col("wait_ns"))
-        .filter(pl.col("is_last"))
-    )
+    row = found.member[timeline(trace).places_of(calls.recorded.event_id)]
+    within = np.flatnonzero((row >= 0) & calls.accepted)
+    wait, instance = calls.wait_ns[within], calls.instance[within]
+    last = (wait == 0) & calls.instances.lead_known[instance]
+    waited = np.bincount(instance, wait, minlength=1).astype(np.int64)
+    late = row[within[last]]
+    caused_ns = np.bincount(late, waited[instance[last]], minlength=found.table.height).astype(np.int64)
+    caused = found.table.select("set", "step", "rank").with_columns(caused_ns=pl.Series(caused_ns))
+    caused = caused.filter(pl.Series(np.bincount(late, minlength=found.table.height) > 0))
     of_step = rows.select("set", "step", "phase", "rung").unique()
     return (
         caused.join(of_step, on=["set", "step"], how="inner")

@@ -149,12 +149,19 @@ def _sums_from(begins: Ints, values: npt.NDArray[Any]) -> Ints:
 
 def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
     """Which step holds which matched collective instance; of many, a share that is the same on all ranks."""
-    matched = clock.members.filter(pl.col("instance").is_not_null()).select("communicator", "instance", "event_id")
-    matched = matched.with_columns(
-        step=pl.Series(member[tl.places_of(matched["event_id"].to_numpy())], dtype=pl.Int64)
-    ).filter(pl.col("step") >= 0)
-    per_step = matched.height // max(matched["step"].n_unique(), 1)
-    return matched.filter(pl.col("instance") % max(per_step // _VOTES, 1) == 0).drop("event_id")
+    found = clock.operations
+    step = member[tl.places_of(found.recorded.event_id)]
+    shared = np.flatnonzero((found.instance >= 0) & (step >= 0))
+    steps = int(np.count_nonzero(np.bincount(step[shared], minlength=1)))
+    share = max(len(shared) // max(steps, 1) // _VOTES, 1)
+    shared = shared[found.instance[shared] % share == 0]
+    return pl.DataFrame(
+        {
+            "communicator": found.communicator[shared],
+            "instance": found.instance[shared],
+            "step": step[shared].astype(np.int64),
+        }
+    )
 
 
 def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_bound: int) -> Ints:

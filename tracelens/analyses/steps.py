@@ -124,23 +124,18 @@ def _figures(trace: LoadedTrace) -> pl.DataFrame:
 
 def _collective_counts(trace: LoadedTrace, found: Steps) -> list[pl.Series]:
     """Operations, unmatched operations and waits per row of the table, by membership of an operation's first kernel."""
-    members = aligned_clock(trace).members
-    tl = timeline(trace)
-    row = found.member[tl.places_of(members["event_id"].to_numpy())]
-    counted = (
-        members.select("instance", "wait_ns")
-        .with_columns(row=pl.Series(row, dtype=pl.Int32))
-        .filter(pl.col("row") >= 0)
-        .group_by("row")
-        .agg(
-            pl.len().cast(pl.Int64).alias("collective_count"),
-            pl.col("instance").null_count().cast(pl.Int64).alias("unmatched_count"),
-            pl.when(pl.col("wait_ns").count() > 0).then(pl.col("wait_ns").sum()).alias("wait_ns"),
-        )
-    )
-    every = pl.DataFrame({"row": np.arange(found.table.height, dtype=np.int32)})
-    full = every.join(counted, on="row", how="left", maintain_order="left")
-    return [full["collective_count"].fill_null(0), full["unmatched_count"].fill_null(0), full["wait_ns"]]
+    calls = aligned_clock(trace).operations
+    rows = found.table.height
+    row = found.member[timeline(trace).places_of(calls.recorded.event_id)]
+    alone = np.bincount(row[(row >= 0) & (calls.instance < 0)], minlength=rows)
+    waiting = (row >= 0) & calls.accepted
+    waited = np.bincount(row[waiting], calls.wait_ns[waiting], minlength=rows).astype(np.int64)
+    known = np.bincount(row[waiting], minlength=rows) > 0
+    return [
+        pl.Series("collective_count", np.bincount(row[row >= 0], minlength=rows)),
+        pl.Series("unmatched_count", alone),
+        pl.select(pl.when(pl.Series(known)).then(pl.Series(waited)).alias("wait_ns")).to_series(),
+    ]
 
 
 def _opaque(gaps: Gaps) -> list[Notice]:
