@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from tracelens.ingest.event_columns import Codes, narrow
 from tracelens.ingest.event_runs import NO_DEVICE, EventRuns
+from tracelens.ingest.forms import forms_of, numbered
 from tracelens.model import event_files
 
 COLUMNS = ("start_ns", "end_ns", "device", "global_pid", "stream", "correlation", "graph_node", "bytes")
@@ -36,6 +36,16 @@ ROW = st.tuples(
 def batch(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
     shaped = [(start, start + length, *rest) for start, length, *rest in rows]
     return {name: pa.array([row[at] for row in shaped], pa.int64()) for at, name in enumerate(COLUMNS)}
+
+
+def add(runs: EventRuns, kind: int, columns: dict[str, pa.Array], names: Any = None, shift_ns: int = 0) -> None:
+    """Adds plain columns; `names`: the number of each row's name, 0 by default."""
+    own = {name: column for name, column in columns.items() if name in ("start_ns", "end_ns", "correlation")}
+    repeated = {name: column for name, column in columns.items() if name not in own}
+    repeated["name"] = pa.array(np.zeros(len(columns["device"]), np.int64) if names is None else names, pa.int64())
+    together = pa.RecordBatch.from_arrays([*own.values(), *repeated.values()], [*own, *repeated])
+    codes, forms = forms_of(numbered(together, len(own)))
+    runs.add(kind, own, codes, forms, forms.pop("name").to_numpy().astype(np.int32), shift_ns)
 
 
 def tables(runs: EventRuns) -> list[tuple[Any, ...]]:
@@ -58,7 +68,7 @@ def test_the_order_is_that_of_the_values(batches: list[Any], spill: bool, slice_
     expected = []
     for kind, rows in batches:
         names = np.arange(len(rows), dtype=np.int32) % 3
-        runs.add(kind, batch(rows), names)
+        add(runs, kind, batch(rows), names)
         for (start, length, device, pid, stream, correlation, node, size), name in zip(rows, names, strict=True):
             stream = -1 if stream is None else stream
             expected.append(((pid, device), kind, start, start + length, stream, correlation, node, int(name), size))
@@ -85,7 +95,7 @@ def test_rows_that_are_no_events_are_counted() -> None:
         "end_ns": pa.array([6, 6, None, 0, 8, 70_000_000_001, 7], pa.int64()),
         "device": pa.array([None, -1, 0, 0, 0, 0, 0], pa.int64()),
     }
-    runs.add(0, columns, np.zeros(7, np.int32))
+    add(runs, 0, columns)
     totals = runs.finish()
     assert runs.left_out == {(0, "no time or device"): 3, (0, "bad timestamp"): 3}
     assert {place: one.rows for (place, _), one in totals.items()} == {(0, 0, 0): 1}
@@ -99,7 +109,7 @@ def test_a_shift_that_leaves_64_bits_makes_no_time() -> None:
         "end_ns": pa.array([2_500, 2_500], pa.int64()),
         "device": pa.array([0, 0], pa.int64()),
     }
-    runs.add(0, columns, np.zeros(2, np.int32), shift_ns=1_000)
+    add(runs, 0, columns, shift_ns=1_000)
     assert runs.finish()[(0, 0, 0), 0].first_ns == 1_000
     assert runs.left_out == {(0, "no time or device"): 1}
 
@@ -115,7 +125,7 @@ def test_without_a_session_the_middle_event_bounds_the_others() -> None:
         "end_ns": pa.array([one + 5 for one in starts], pa.int64()),
         "device": pa.array([0, 0, 0], pa.int64()),
     }
-    runs.add(0, columns, np.zeros(3, np.int32))
+    add(runs, 0, columns)
     totals = runs.finish()
     assert totals[(0, 0, 0), 0].rows == 2
     assert runs.left_out == {(0, "bad timestamp"): 1}
@@ -127,18 +137,18 @@ def test_a_graph_without_a_device_goes_where_its_process_works() -> None:
     runs = EventRuns()
     runs.begin(0, 10**9)
 
-    def add(kind: int, device: int, length: int) -> None:
+    def run(kind: int, device: int, length: int) -> None:
         columns = {
             "start_ns": pa.array([100], pa.int64()),
             "end_ns": pa.array([100 + length], pa.int64()),
             "device": pa.array([device], pa.int64()),
             "global_pid": pa.array([7 << 24], pa.int64()),
         }
-        runs.add(kind, columns, np.zeros(1, np.int32))
+        add(runs, kind, columns)
 
-    add(0, 0, 10)
-    add(0, 3, 90)
-    add(3, NO_DEVICE, 50)
+    run(0, 0, 10)
+    run(0, 3, 90)
+    run(3, NO_DEVICE, 50)
     totals = runs.finish()
     assert {(place[2], kind): one.total_ns for (place, kind), one in totals.items()} == {(0, 0): 10, (3, 0): 90, (3, 3): 50}  # fmt: skip
 
@@ -146,7 +156,7 @@ def test_a_graph_without_a_device_goes_where_its_process_works() -> None:
 def test_a_spill_file_has_no_name(tmp_path: Path) -> None:
     runs = EventRuns(0, tmp_path)
     runs.begin(0, 10**9)
-    runs.add(0, batch([(1, 2, 0, 0, 1, 1, 0, None)]), np.zeros(1, np.int32))
+    add(runs, 0, batch([(1, 2, 0, 0, 1, 1, 0, None)]))
     assert runs.spilled_bytes > 0
     assert list(tmp_path.iterdir()) == []
     assert len(tables(runs)) == 1
@@ -168,6 +178,3 @@ def test_codes_number_values_and_null() -> None:
     assert codes.encode(pa.array([7, None, 7, 9], pa.int64())).tolist() == [0, 1, 0, 2]
     assert codes.encode(pa.array([9, None], pa.int64())).tolist() == [2, 1]
     assert codes.values == [7, None, 9]
-    distinct = pl.Series(range(1000)).to_arrow()
-    assert codes.encode_few(distinct) is None
-    assert len(codes.values) == 3

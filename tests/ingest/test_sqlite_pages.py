@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import TracelensError
 from tracelens.ingest import sqlite_pages, sqlite_scan
-from tracelens.ingest.readers import ReadReport, read_columns
+from tracelens.ingest.forms import forms_of
+from tracelens.ingest.readers import ReadReport, read_columns, read_events
 from tracelens.ingest.sqlite_cells import refusal
 from tracelens.ingest.sqlite_file import open_export
 from tracelens.ingest.sqlite_scan import ReadersDisagreeError
@@ -85,14 +87,24 @@ def by_sqlite(path: Path, columns: Sequence[str]) -> list[tuple[int | None, ...]
 
 
 def by_us(
-    path: Path, columns: Sequence[str], batch_rows: int = 1000
+    path: Path, columns: Sequence[str], batch_rows: int = 1000, own: int | None = None
 ) -> tuple[list[tuple[int | None, ...]], ReadReport]:
+    """What the reader gives; `own`: how many of the columns are each row's own, where the rest is read as forms."""
     report = ReadReport()
     rows: list[tuple[int | None, ...]] = []
     with open_export(path, path.name) as file:
-        for batch in read_columns(file, "KERNEL", columns, batch_rows=batch_rows, report=report):
+        if own is None:
+            batches = read_columns(file, "KERNEL", columns, batch_rows=batch_rows, report=report)
+        else:
+            batches = read_events(file, "KERNEL", columns[:own], columns[own:], batch_rows=batch_rows, report=report)
+        for batch in batches:
             batch.validate(full=True)
-            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            read = batch.columns
+            if own is not None:
+                codes, forms = forms_of(batch)
+                assert set(codes.tolist()) == set(range(len(forms[columns[-1]])))
+                read = [*read[:-1], *(forms[name].take(pa.array(codes)) for name in columns[own:])]
+            rows += zip(*(column.to_pylist() for column in read), strict=True)
     assert report.rows == len(rows)
     return rows, report
 
@@ -108,12 +120,30 @@ def test_every_page_size_and_vacuum_mode(tmp_path: Path, page_bytes: int, auto_v
     assert (report.loader_used, report.fallback_reason) == ("pages", "")
 
 
-def test_values_are_what_was_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [None, 0, 2, 6])
+def test_values_are_what_was_written(tmp_path: Path, own: int | None) -> None:
     """One row per edge of a width, in every column at once."""
     path = make(tmp_path / "x.sqlite", [(edge, edge, edge, edge, None, edge, edge, "") for edge in EDGES])
-    rows, report = by_us(path, WANTED)
+    rows, report = by_us(path, WANTED, own=own)
     assert rows == [(edge, edge, edge, edge, None, edge, edge) for edge in EDGES]
     assert report.loader_used == "pages"
+
+
+def test_rows_that_repeat_are_told_once(tmp_path: Path) -> None:
+    """Times differ in every row; device, process and name take eight values together, of two widths each."""
+    kinds = [(n % 2 * 300, (1 << 48) * (n % 3), n % 2) for n in range(8)]
+    stored = [(n, n + 5, kinds[n % 8][0], n, *kinds[n % 8][1:], None, "") for n in range(5000)]
+    path = make(tmp_path / "x.sqlite", stored)
+    columns = ["start", "end", "correlationId", "deviceId", "globalPid", "name", "graphNodeId"]
+    rows, report = by_us(path, columns, own=3)
+    assert rows == by_sqlite(path, columns)
+    assert report.loader_used == "pages"
+    with open_export(path, "x.sqlite") as file:
+        [batch] = read_events(file, "KERNEL", columns[:3], columns[3:])
+    _, forms = forms_of(batch)
+    told = list(zip(*(forms[name].to_pylist() for name in columns[3:]), strict=True))
+    assert set(told) == {(*kind, None) for kind in kinds}
+    assert len(told) < 30  # once per width of the times before them
 
 
 def test_rows_of_many_tables_interleaved(tmp_path: Path) -> None:
@@ -170,13 +200,14 @@ def test_row_ids_of_any_size(tmp_path: Path) -> None:
     assert rows == by_sqlite(path, WANTED)
 
 
-def test_a_few_odd_rows_are_read_by_sqlite_and_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [None, 2])
+def test_a_few_odd_rows_are_read_by_sqlite_and_counted(tmp_path: Path, own: int | None) -> None:
     rows_in: list[Any] = [kernel_row(n) for n in range(20_000)]
     rows_in[4_000] = (1, 2, 3, 4.5, None, "text", b"\xff", "")
     rows_in[15_000] = (1, 2.5, 3, 4, 5, 6, 7, "")
     rows_in[15_001] = (1, 2, 3, 4, 5, 6, 7, "x" * 20_000)  # behind the wanted columns, but on overflow pages
     path = make(tmp_path / "x.sqlite", rows_in)
-    rows, report = by_us(path, WANTED)
+    rows, report = by_us(path, WANTED, own=own)
     assert rows == by_sqlite(path, WANTED)
     assert rows[4_000] == (1, 2, 3, None, None, None, None)
     assert report.loader_used == "pages"
@@ -303,9 +334,22 @@ def test_any_table_reads_as_sqlite_reads_it(tmp_path: Path, data: st.DataObject)
             f"DELETE FROM KERNEL WHERE rowid % {step + 1} = 0",
             f"UPDATE KERNEL SET c0 = 5 WHERE rowid % {step} = 0",
         )
-    columns = [f"c{n}" for n in wanted]
-    rows_read, _ = by_us(path, columns, batch_rows=data.draw(st.sampled_from([1, 50, 100_000])))
-    assert rows_read == by_sqlite(path, columns)
+    columns = [f"c{n}" for n in data.draw(st.permutations(wanted))]
+    own = data.draw(st.none() | st.integers(0, len(columns) - 1))
+    rows_read, report = by_us(path, columns, data.draw(st.sampled_from([1, 50, 100_000])), own)
+    expected = by_sqlite(path, columns)
+    assert rows_read == expected
+    assert sum(report.wrong_type_count.values()) == _misfits(path, columns)
+
+
+def _misfits(path: Path, columns: Sequence[str]) -> int:
+    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    try:
+        listed = " + ".join(f"(typeof({column}) NOT IN ('integer', 'null'))" for column in columns)
+        [(count,)] = connection.execute(f"SELECT coalesce(sum({listed}), 0) FROM KERNEL").fetchall()
+    finally:
+        connection.close()
+    return int(count)
 
 
 def damaged_copies(content: bytes, page_bytes: int, count: int, seed: int) -> list[bytes]:
@@ -322,14 +366,14 @@ def damaged_copies(content: bytes, page_bytes: int, count: int, seed: int) -> li
     return copies
 
 
-@pytest.mark.parametrize("page_bytes", [512, 4096])
-def test_damage_is_refused_or_read_as_sqlite_reads_it(tmp_path: Path, page_bytes: int) -> None:
+@pytest.mark.parametrize(("page_bytes", "own"), [(512, None), (4096, None), (512, 2), (4096, 2)])
+def test_damage_is_refused_or_read_as_sqlite_reads_it(tmp_path: Path, page_bytes: int, own: int | None) -> None:
     path = make(tmp_path / "x.sqlite", [kernel_row(n, "x" * (n % 9)) for n in range(1500)], page_bytes=page_bytes)
     outcomes = {"refused": 0, "equal": 0}
     for copy in damaged_copies(path.read_bytes(), page_bytes, 250, seed=page_bytes):
         path.write_bytes(copy)
         try:
-            rows, _ = by_us(path, WANTED)
+            rows, _ = by_us(path, WANTED, own=own)
         except TracelensError:
             outcomes["refused"] += 1
         else:

@@ -1,59 +1,30 @@
-"""Reading ahead: the next batches are decoded while this one is worked on."""
+"""Working ahead: threads make the next results while this one is used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from queue import Empty, Full, Queue
-from threading import Event, Thread
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 T = TypeVar("T")
-_WAIT_S = 0.05
+R = TypeVar("R")
 
 
-def ahead(items: Iterator[T], count: int = 2) -> Iterator[T]:
-    """The same items, up to `count` of them made ahead by a thread of its own.
+def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """The results of `work` for every item, in the order of the items.
 
-    What goes wrong there is raised here. Whoever stops early waits until the item in the making is made.
+    At most one result more than there are threads is made ahead. What goes wrong is raised where the result would
+    stand. Whoever stops early waits until the results in the making are made.
     """
-    made: Queue[tuple[str, Any]] = Queue(count)
-    stopped = Event()
-
-    def put(kind: str, value: Any) -> None:
-        while not stopped.is_set():
-            try:
-                made.put((kind, value), timeout=_WAIT_S)
-            except Full:
-                continue
-            return
-
-    def run() -> None:
-        try:
-            for item in items:
-                put("item", item)
-                if stopped.is_set():
-                    break
-            put("end", None)
-        except BaseException as error:
-            put("error", error)
-        finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-
-    thread = Thread(target=run, name="reading ahead", daemon=True)
-    thread.start()
+    waiting: deque[Future[R]] = deque()
+    pool = ThreadPoolExecutor(threads, "working ahead")
     try:
-        while True:
-            try:
-                kind, value = made.get(timeout=1.0)
-            except Empty:
-                continue
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > threads + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:
-        stopped.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)

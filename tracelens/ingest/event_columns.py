@@ -18,8 +18,6 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _WIDTHS = (np.uint8, np.int16, np.uint16, np.int32, np.uint32)
-#: A column of a batch with more distinct values than this share of its rows is kept as it is.
-_MOST_DISTINCT = 0.125
 
 
 def numbers(array: pa.Array) -> tuple[Ints, Flags | None]:
@@ -51,34 +49,18 @@ class Codes:
     def encode(self, array: pa.Array) -> NDArray[np.int32]:
         """The number of each value."""
         coded = array.dictionary_encode(null_encoding="encode")
-        return self._numbers(coded)
-
-    def encode_few(self, array: pa.Array) -> NDArray[np.int32] | None:
-        """The number of each value; None, and nothing is numbered, where most values stand only a few times."""
-        coded = array.dictionary_encode(null_encoding="encode")
-        if len(coded.dictionary) > 64 and len(coded.dictionary) > _MOST_DISTINCT * len(array):
-            return None
-        return self._numbers(coded)
+        own = np.array([self.number(value) for value in coded.dictionary.to_pylist()] or [0], np.int32)
+        numbered: NDArray[np.int32] = own[coded.indices.to_numpy(zero_copy_only=False)]
+        return numbered
 
     def number(self, value: Any) -> int:
         """The number of one value."""
         return self._code.setdefault(value, len(self._code))
 
-    def _numbers(self, coded: pa.DictionaryArray) -> NDArray[np.int32]:
-        own = np.array([self.number(value) for value in coded.dictionary.to_pylist()] or [0], np.int32)
-        numbered: NDArray[np.int32] = own[coded.indices.to_numpy(zero_copy_only=False)]
-        return numbered
-
     @property
     def values(self) -> list[Any]:
         """The values; a value's place is its number."""
         return list(self._code)
-
-    def table(self) -> tuple[Ints, Flags]:
-        """The values as numbers, null as 0, and which are null."""
-        listed = self.values
-        missing = np.array([value is None for value in listed], bool)
-        return np.array([value or 0 for value in listed], np.int64), missing
 
 
 def launch_shape(columns: Mapping[str, pa.Array], names: Sequence[str]) -> pa.Array:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tracelens.errors import MissingDataError
 from tracelens.ingest import nsys
-from tracelens.ingest.ahead import ahead
 from tracelens.ingest.event_columns import Codes
 from tracelens.ingest.event_runs import GRAPH, EventRuns
+from tracelens.ingest.forms import forms_of, numbered
 from tracelens.ingest.integers import find_column, notice, tell_read, unusable
 from tracelens.ingest.readers import ReadReport
 from tracelens.ingest.sources import Source, strings
@@ -26,6 +26,8 @@ _TRACE_CUDA = (
     "Was CUDA traced, in the worker processes too? nsys profile --trace=cuda,nvtx --trace-fork-before-exec=true"
 )
 _EXPORT_ALL = "Export the report again without filters: nsys export --type=sqlite REPORT.nsys-rep"
+#: What each event has of its own; everything else repeats from launch to launch.
+_OWN = ("start_ns", "end_ns", "correlation")
 _LOST = {
     "stream": "kernels of different streams cannot be told apart",
     "correlation": "launches cannot be found, so gaps have no cause",
@@ -122,29 +124,19 @@ class _Names:
         self.codes = Codes()
         self.counts = np.zeros(64, np.int64)
 
-    def encode(self, keys: pa.Array) -> NDArray[np.int32]:
-        """The number of each row's name."""
-        own = self.codes.encode(keys)
-        return self._count(own)
+    def encode(self, keys: Sequence[pa.Array], rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The number of each form's name.
 
-    def encode_several(self, columns: Sequence[pa.Array]) -> NDArray[np.int32]:
-        """As `encode`, where several columns together say the name; keys are tuples."""
-        coded = [column.dictionary_encode(null_encoding="encode") for column in columns]
-        together = np.zeros(len(columns[0]), np.int64)
-        for one in coded:
-            together = together * max(len(one.dictionary), 1) + one.indices.to_numpy(zero_copy_only=False)
-        _, firsts, inverse = np.unique(together, return_index=True, return_inverse=True)
-        values = [one.dictionary.to_pylist() for one in coded]
-        places = [one.indices.to_numpy(zero_copy_only=False)[firsts] for one in coded]
-        keys = [
-            tuple(value[at] for value, at in zip(values, row, strict=True))
-            for row in zip(*(one.tolist() for one in places), strict=True)
-        ]
-        own = np.array([self.codes.number(key) for key in keys] or [0], np.int32)
-        return self._count(own[inverse])
-
-    def _count(self, own: NDArray[np.int32]) -> NDArray[np.int32]:
-        counted = np.bincount(own, minlength=len(self.counts))
+        Args:
+            keys: what names a form; where that are several columns, the key is a tuple.
+            rows: per row, the number of its form.
+        """
+        if len(keys) == 1:
+            own = self.codes.encode(keys[0])
+        else:
+            listed = zip(*(column.to_pylist() for column in keys), strict=True)
+            own = np.array([self.codes.number(key) for key in listed], np.int32)
+        counted = np.bincount(own[rows], minlength=len(self.counts))
         counted[: len(self.counts)] += self.counts
         self.counts = counted
         return own + np.int32(self.first)
@@ -179,9 +171,28 @@ class _Reading:
             self._progress(self._source.shown, self._done, self._total)
 
     def _spelt(self, table: str, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Raw name -> the table's own column, of those that it has."""
+        """Raw name -> the table's own column, of those that it has; first what each event has of its own."""
         columns = self._source.columns(table)
-        return {raw: found for raw, name in wanted.items() if (found := find_column(columns, name)) is not None}
+        spelt = {raw: found for raw, name in wanted.items() if (found := find_column(columns, name)) is not None}
+        return {raw: spelt[raw] for raw in sorted(spelt, key=lambda raw: raw not in _OWN)}
+
+    def _batches(
+        self, table: nsys.EventTable, spelt: Mapping[str, str], names: Sequence[str]
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """Batches of a table; the columns `names` join what repeats."""
+        own = [column for raw, column in spelt.items() if raw in _OWN]
+        repeated = [column for raw, column in spelt.items() if raw not in _OWN]
+        return self._source.events(table.table, own, [*repeated, *names], self._on_rows)
+
+    def _add(
+        self, kind: int, batch: pa.RecordBatch, spelt: Mapping[str, str], keys: Sequence[str], numbering: _Names
+    ) -> None:
+        """Adds a batch with forms; `keys`: the columns that name a form, none where one name is that of all."""
+        codes, forms = forms_of(batch)
+        own = {raw: batch.column(column) for raw, column in spelt.items() if raw in _OWN}
+        repeated = {raw: forms[column] for raw, column in spelt.items() if raw not in _OWN}
+        named = [forms[key] for key in keys] or [pa.nulls(len(repeated["device"]), pa.int64())]
+        self._runs.add(kind, own, codes, repeated, numbering.encode(named, codes), self._shift_ns)
 
     def kernels(self, table: nsys.EventTable) -> None:
         """Kernels, named by id or by text, by the best name that each has."""
@@ -220,11 +231,9 @@ class _Reading:
     ) -> tuple[_Names, ReadReport]:
         """Reads kernels with the columns that hold the ids of their names; a key is the ids, best first."""
         numbering = _Names(self._name_count)
-        batches, report = self._source.integers(table.table, [*spelt.values(), *names], self._on_rows)
-        for batch in ahead(batches):
-            own = batch.columns[len(spelt) :]
-            codes = numbering.encode(own[0]) if len(own) == 1 else numbering.encode_several(own)
-            self._runs.add(0, dict(zip(spelt, batch.columns, strict=False)), codes, self._shift_ns)
+        batches, report = self._batches(table, spelt, names)
+        for batch in batches:
+            self._add(0, batch, spelt, names, numbering)
         return numbering, report
 
     def _texts(self, keys: Sequence[Hashable]) -> list[str | None]:
@@ -238,13 +247,16 @@ class _Reading:
         numbering = _Names(self._name_count)
         incoming, report = self._source.texts(table.table, [*spelt.values(), name])
         for batch in incoming:
-            columns = {}
-            for (raw, column), array in zip(spelt.items(), batch.columns, strict=False):
-                columns[raw], wrong = as_int64(array)
+            arrays = []
+            for column, array in zip(spelt.values(), batch.columns, strict=False):
+                integers, wrong = as_int64(array)
+                arrays.append(integers)
                 if wrong:
                     report.wrong_type_count[column] = report.wrong_type_count.get(column, 0) + wrong
+            arrays.append(as_text(batch.column(len(spelt))))
             self._on_rows(batch.num_rows)
-            self._runs.add(0, columns, numbering.encode(as_text(batch.column(len(spelt)))), self._shift_ns)
+            whole = pa.RecordBatch.from_arrays(arrays, [*spelt.values(), name])
+            self._add(0, numbered(whole, sum(raw in _OWN for raw in spelt)), spelt, [name], numbering)
         tell_read(self._source, self._db, self._number, table.table, ReadReport(report.rows, report.wrong_type_count))
         self._enter_names([None if key is None else str(key) for key in numbering.keys], numbering)
 
@@ -252,16 +264,11 @@ class _Reading:
         """Copies, memsets or whole graphs: named by what they are."""
         numbering = _Names(self._name_count)
         spelt = self._spelt(table.table, table.required | table.optional)
-        batches, report = self._source.integers(table.table, list(spelt.values()), self._on_rows)
         told = {1: "copy_kind", GRAPH: "graph"}.get(table.kind)
+        keys = [spelt[told]] if told in spelt else []
+        batches, report = self._batches(table, spelt, [])
         for batch in batches:
-            columns = dict(zip(spelt, batch.columns, strict=True))
-            keys = (
-                columns.get(told, pa.nulls(batch.num_rows, pa.int64()))
-                if told
-                else pa.nulls(batch.num_rows, pa.int64())
-            )
-            self._runs.add(table.kind, columns, numbering.encode(keys), self._shift_ns)
+            self._add(table.kind, batch, spelt, keys, numbering)
         tell_read(self._source, self._db, self._number, table.table, report)
         self._enter_names(list(_labels(table.kind, numbering.keys)), numbering)
 

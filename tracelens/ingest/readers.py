@@ -9,11 +9,12 @@ A value that is not an integer, in a column that should hold integers, becomes n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from tracelens.ingest.forms import numbered
 from tracelens.ingest.sqlite_cells import refusal
 from tracelens.ingest.sqlite_file import SqliteFile
 from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, adbc_batches, plain_batches
@@ -22,7 +23,7 @@ from tracelens.ingest.sqlite_scan import page_batches
 Loader = Literal["auto", "sqlite"]
 OnRows = Callable[[int], None]
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 TEXT_BATCH_ROWS = 16_384  # names can be long: 100 kB each is known
 
 
@@ -76,6 +77,31 @@ def read_columns(
     report = report if report is not None else ReadReport()
     types = (pa.int64(),) * len(columns)
     wanted = Wanted(found, tuple(columns), types, where, tuple(params), batch_rows)
+    return _counted(_integer_batches(file, wanted, loader, report), report, on_rows)
+
+
+def read_events(
+    file: SqliteFile,
+    table: str,
+    own: Sequence[str],
+    repeated: Sequence[str],
+    *,
+    loader: Loader = "auto",
+    batch_rows: int = BATCH_ROWS,
+    report: ReadReport | None = None,
+    on_rows: OnRows | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Integer columns of one table as batches with forms (`ingest.forms`), in the order of the row ids.
+
+    Args:
+        own: columns whose values are each row's own.
+        repeated: columns whose values repeat together from row to row; at least one.
+        file, table, loader, batch_rows, report, on_rows: as for `read_columns`, and what is raised.
+    """
+    found = file.table(table, [*own, *repeated])
+    report = report if report is not None else ReadReport()
+    types = (pa.int64(),) * len(own)
+    wanted = Wanted(found, tuple(own), types, "", (), batch_rows, tuple(repeated))
     return _counted(_integer_batches(file, wanted, loader, report), report, on_rows)
 
 
@@ -134,7 +160,11 @@ def _integer_batches(file: SqliteFile, wanted: Wanted, loader: Loader, report: R
     place = Place()
     reasons = []
     if loader == "auto":
-        why_not = "only some rows are wanted" if wanted.where else refusal(file, wanted.table, wanted.columns)
+        why_not = (
+            "only some rows are wanted"
+            if wanted.where
+            else refusal(file, wanted.table, (*wanted.columns, *wanted.repeated))
+        )
         if why_not:
             reasons.append(why_not)
         else:
@@ -146,7 +176,13 @@ def _integer_batches(file: SqliteFile, wanted: Wanted, loader: Loader, report: R
             else:
                 file.check_unchanged()
                 return
-    yield from _sqlite_batches(file, wanted, loader, place, reasons, report)
+    if not wanted.repeated:
+        yield from _sqlite_batches(file, wanted, loader, place, reasons, report)
+        return
+    columns = (*wanted.columns, *wanted.repeated)
+    plain = replace(wanted, columns=columns, types=(pa.int64(),) * len(columns), repeated=())
+    for batch in _sqlite_batches(file, plain, loader, place, reasons, report):
+        yield numbered(batch, len(wanted.columns))
 
 
 def _sqlite_batches(

@@ -17,7 +17,8 @@ import pyarrow as pa
 from tracelens.errors import DamagedError, NotAnExportError
 from tracelens.ingest import nsys
 from tracelens.ingest.discover import Found
-from tracelens.ingest.readers import Loader, ReadReport, read_columns, read_text_rows
+from tracelens.ingest.forms import numbered
+from tracelens.ingest.readers import Loader, ReadReport, read_columns, read_events, read_text_rows
 from tracelens.ingest.report import ExportedReport
 from tracelens.ingest.sqlite_file import SqliteFile, open_export, quoted
 from tracelens.ingest.values import as_int64, ordered, whole, written
@@ -51,6 +52,12 @@ class Source(Protocol):
         self, table: str, columns: Sequence[str], on_rows: Callable[[int], None] | None
     ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
         """A large table's integer columns, as nullable int64 batches in any order."""
+        ...
+
+    def events(
+        self, table: str, own: Sequence[str], repeated: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """As `integers`, but what repeats from row to row as forms (`ingest.forms`)."""
         ...
 
     def texts(
@@ -148,6 +155,15 @@ class SqliteSource:
         report = ReadReport()
         return read_columns(
             self._file, self._name(table), columns, loader=self._loader, report=report, on_rows=on_rows
+        ), report
+
+    def events(
+        self, table: str, own: Sequence[str], repeated: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """As `integers`, but what repeats from row to row as forms."""
+        report = ReadReport()
+        return read_events(
+            self._file, self._name(table), own, repeated, loader=self._loader, report=report, on_rows=on_rows
         ), report
 
     def texts(
@@ -266,6 +282,13 @@ class FolderSource:
                 yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
         return batches(), report
+
+    def events(
+        self, table: str, own: Sequence[str], repeated: Sequence[str], on_rows: Callable[[int], None] | None
+    ) -> tuple[Iterator[pa.RecordBatch], ReadReport]:
+        """As `integers`, but what repeats from row to row as forms."""
+        batches, report = self.integers(table, [*own, *repeated], on_rows)
+        return (numbered(batch, len(own)) for batch in batches), report
 
     def texts(
         self,

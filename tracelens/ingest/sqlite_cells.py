@@ -1,15 +1,17 @@
 """Integer columns of a table, decoded from its leaf pages with numpy.
 
-SQLite steps through a table one value at a time; the records of nsys's large tables are short integers, so a thousand
-rows can be decoded at once:
+SQLite steps through a table one value at a time; the records of nsys's large tables are short integers, so thousands
+of rows can be decoded at once:
 
     cell:  payload length | row id | header length | one type per column | one value per column
            varint           varint   varint          1 byte each (0-9)     0, 1, 2, 3, 4, 6 or 8 bytes
 
-Where every type up to the last wanted column is one byte, a value's place is a sum of widths, and eight widths are
-summed by one multiplication. A page on which any cell is of another shape is named in `Rows.odd` and left to SQLite;
-so is any table for which `refusal` has a reason. The format is that of SQLite's own description (database file
-format, 1.6 and 2.1).
+Where every type up to the last wanted column is one byte, equal types are an equal layout (`sqlite_layouts`). Columns
+whose values repeat together from row to row are not even decoded one by one: their bytes, everything else blanked
+out, are numbered as one, and only the distinct ones become values (`sqlite_forms`).
+
+A page on which any cell is of another shape is named in `Rows.odd` and left to SQLite; so is any table for which
+`refusal` has a reason. The format is that of SQLite's own description (database file format, 1.6 and 2.1).
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.ingest.sqlite_file import SqliteFile, Table
+from tracelens.ingest.sqlite_forms import FormBytes, FormsOfBlock
+from tracelens.ingest.sqlite_layouts import Flags, Layouts
 from tracelens.ingest.sqlite_pages import (
     LEAF,
     PADDING_BYTES,
-    Bytes,
     Disagreement,
     Ints,
     Pages,
@@ -34,18 +37,12 @@ from tracelens.ingest.sqlite_pages import (
 )
 
 Words = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
 
-_MAX_COLUMNS = 32  # 31 values of 8 bytes: the largest sum of widths that fits into a byte
-_ONES = np.uint64(0x0101010101010101)
+_MAX_COLUMNS = 32  # 32 values of 8 bytes end within the padding behind a page
 _HIGH = np.uint64(0x8080808080808080)
-_ONE, _THREE, _EIGHT, _WORD_BITS = np.uint64(1), np.uint64(3), np.uint64(8), np.uint64(64)
+_ONE, _EIGHT, _WORD_BITS = np.uint64(1), np.uint64(8), np.uint64(64)
 _SEVEN_BITS = np.uint64(0x7F)
 _NOTHING: Ints = np.empty(0, np.int64)
-
-# Serial type -> width in bytes; 0x80 marks the types that are not integers (real, text, blob, reserved) and the first
-# byte of a longer varint.
-_WIDTHS = bytes([0, 1, 2, 3, 4, 6, 8, 0x80, 0, 0]) + b"\x80" * 246
 
 
 def refusal(file: SqliteFile, table: Table, columns: Sequence[str]) -> str:
@@ -105,6 +102,7 @@ class Rows:
         keys: one number per row that ascends as the row ids do (see `row_ids`).
         page_of: per row, the number (from 0) of its page in the block.
         odd: pages (numbers from 0) that hold a row of another shape, which SQLite must read.
+        forms: the columns that repeat together, if any are wanted; of no meaning where the page is `odd`.
     """
 
     values: list[Ints]
@@ -112,6 +110,7 @@ class Rows:
     keys: Words
     page_of: Ints
     odd: Ints
+    forms: FormsOfBlock | None
 
 
 def row_ids(keys: Words) -> Ints:
@@ -150,38 +149,32 @@ def _varint(page: bytes, at: int) -> tuple[int, int]:
 
 
 class Decoder:
-    """Decodes wanted columns of a block of leaf pages.
+    """Decodes wanted columns of blocks of leaf pages.
 
     Args:
         pages: the file's pages.
         places: positions of the wanted columns in the record, from 0, each below 32.
+        repeated: positions of columns whose values repeat together, each below 32.
     """
 
-    def __init__(self, pages: Pages, places: Sequence[int]) -> None:
+    def __init__(self, pages: Pages, places: Sequence[int], repeated: Sequence[int] = ()) -> None:
         """Prepare views of the block's buffer that reach any byte of it."""
         self._pages = pages
-        self._places = list(places)
-        self._last = max(places)
-        self._word_count = self._last // 8 + 1
+        self._own = len(places)
+        self._last = max(*places, *repeated, -1)
+        self.layouts = Layouts([*places, *repeated])
+        self.forms = FormBytes(pages.buffer, self.layouts, self._own) if repeated else None
         buffer, length = pages.buffer, len(pages.buffer)
         self._words_at = np.ndarray((length - 7,), "<u8", buffer, strides=(1,))
-        self._values_at = np.ndarray((length - 7,), ">i8", buffer, strides=(1,))
-        types = 8 * self._word_count
+        self._values_at = np.ndarray((length - 7,), "<i8", buffer, strides=(1,))
+        types = 8 * (self._last // 8 + 1)
         self._types_at = np.ndarray((length - types + 1,), np.dtype((np.void, types)), buffer, strides=(1,))
         wanted = np.zeros(types, np.uint8)
         wanted[: self._last + 1] = 0xFF
-        self._wanted = wanted.view("<u8")
+        self._wanted = None if wanted.all() else wanted.view("<u8")
 
-    def row_count(self, places: Ints) -> int:
-        """How many rows the leaf pages that begin at `places` of the buffer say they hold."""
-        return int(unsigned16(self._pages.buffer, places + 3).sum())
-
-    def decode(self, places: Ints, into: Sequence[Ints] | None = None) -> Rows:
+    def decode(self, places: Ints) -> Rows:
         """Rows of the leaf pages that begin at `places` of the buffer.
-
-        Args:
-            places: where in the buffer each page begins.
-            into: per wanted column, an array of `row_count` numbers to fill; by default new ones are made.
 
         Raises:
             Disagreement: a page is no leaf, or a cell lies outside its page.
@@ -191,76 +184,58 @@ class Decoder:
             raise Disagreement("a leaf of a table's tree is no leaf")
         pointers, page_of = cell_pointers(self._pages, places, unsigned16(buffer, places + 3), 8)
         if len(pointers) == 0:
-            return Rows(
-                [_NOTHING] * len(self._places), [None] * len(self._places), _NOTHING.view("<u8"), page_of, _NOTHING
-            )
+            empty = [_NOTHING] * self._own
+            return Rows(empty, [None] * self._own, _NOTHING.view("<u8"), page_of, _NOTHING, None)
         cells = places[page_of] + pointers
 
         # Two varints in one word: the lowest byte without a continuation bit ends the first, the next one the second.
         word = self._words_at[cells]
-        ends = ~word & _HIGH
-        later_ends = ends & (ends - _ONE)
-        length_bits = np.bitwise_count(ends ^ (ends - _ONE))
-        both_bits = np.bitwise_count(later_ends ^ (later_ends - _ONE))
-        low = word & _SEVEN_BITS
-        payload = np.where(length_bits == 8, low, (low << np.uint64(7)) | ((word >> _EIGHT) & _SEVEN_BITS)).astype(
-            np.int64
-        )
-        keys = (word.byteswap() << length_bits) >> (_WORD_BITS - (both_bits - length_bits))
+        ends = ~word
+        ends &= _HIGH
+        less = ends - _ONE
+        later_ends = ends & less
+        ends ^= less
+        length_bits = np.bitwise_count(ends)
+        np.subtract(later_ends, _ONE, out=less)
+        less ^= later_ends
+        both_bits = np.bitwise_count(less)
+        payload = word & _SEVEN_BITS
+        if int(length_bits.max()) > 8:
+            two_bytes = (payload << np.uint64(7)) | ((word >> _EIGHT) & _SEVEN_BITS)
+            payload = np.where(length_bits == 8, payload, two_bytes)
+        keys = word.byteswap()
+        keys <<= length_bits
+        keys >>= _WORD_BITS - (both_bits - length_bits)
         prefix = both_bits >> 3
 
-        headers = cells + prefix
+        headers = cells
+        headers += prefix
         header_bytes = buffer[headers]
-        types = self._types_at[headers + 1].view(np.uint8)
-        widths = np.frombuffer(bytearray(memoryview(types)).translate(_WIDTHS), "<u8").reshape(-1, self._word_count)
-        widths_of = widths.view(np.uint8).reshape(-1, 8 * self._word_count)
-        before, this, bad = self._sums(widths)
-        body = headers + header_bytes
-        last_word, last_lane = divmod(self._last, 8)
-        record = header_bytes.astype(np.int64) + before[last_word][last_lane::8] + widths_of[:, self._last]
+        types = self._types_at[headers + 1].view("<u8").reshape(len(headers), -1)
+        if self._wanted is not None:
+            types &= self._wanted
+        spread = self.layouts.spread(types.view(np.uint8))
+        record = spread.rows(self.layouts.record_bytes) + header_bytes
         odd = (
             (later_ends == 0)
             | (length_bits > 16)
             | (payload > page_bytes - 35)
-            | (pointers + prefix + payload > page_bytes)
+            | (pointers + prefix + payload.view(np.int64) > page_bytes)
             | (header_bytes >= 0x80)
             | (header_bytes < self._last + 2)
-            | (record > payload)
-            | ((header_bytes == self._last + 2) & (record != payload))
-            | (bad != 0)
+            | (record > payload.view(np.int64))
+            | ((header_bytes == self._last + 2) & (record != payload.view(np.int64)))
+            | ~spread.rows(self.layouts.sound)
         )
-        types = types.reshape(-1, 8 * self._word_count)
-        values = list(into) if into is not None else [np.empty(len(cells), np.int64) for _ in self._places]
-        nulls: list[Flags | None] = []
-        for place, value in zip(self._places, values, strict=True):
-            at, lane = divmod(place, 8)
-            raw = self._values_at[body + before[at][lane::8]].astype(np.int64)
-            np.right_shift(raw, this[at][lane::8], out=value)
-            null = None
-            no_bytes = widths_of[:, place] == 0  # null, or one of the constants 0 and 1
-            if no_bytes.any():
-                kind = types[:, place]
-                value[no_bytes] = 0
-                value[kind == 9] = 1
-                missing = kind == 0
-                null = missing if missing.any() else None
-            nulls.append(null)
-        return Rows(values, nulls, keys, page_of, np.unique(page_of[odd]) if odd.any() else _NOTHING)
-
-    def _sums(self, widths: Words) -> tuple[list[Bytes], list[Bytes], Words]:
-        """Per word of eight columns and byte lane: the sum of the widths before it, and 64 less its own bits.
-
-        Also a number per row that is not zero where a type is no integer.
-        """
-        before: list[Bytes] = []
-        shift: list[Bytes] = []
-        bad = np.zeros(len(widths), np.uint64)
-        carry = np.zeros(len(widths), np.uint64)
-        for at in range(self._word_count):
-            width = widths[:, at] & self._wanted[at]
-            bad |= width & _HIGH
-            # Multiplying by a one in every byte but the lowest sums, into each byte, all bytes below it.
-            before.append((width * (_ONES << _EIGHT) + carry * _ONES).view(np.uint8))
-            shift.append((np.uint64(0x4040404040404040) - width * _EIGHT).view(np.uint8))
-            carry += (width * _ONES) >> np.uint64(56)
-        return before, shift, bad
+        body = headers
+        body += header_bytes
+        columns = [self.layouts.values(self._values_at, place, body, spread) for place in range(self._own)]
+        forms = self.forms.number(body, spread) if self.forms is not None else None
+        return Rows(
+            [values for values, _ in columns],
+            [null for _, null in columns],
+            keys,
+            page_of,
+            np.unique(page_of[odd]) if odd.any() else _NOTHING,
+            forms,
+        )

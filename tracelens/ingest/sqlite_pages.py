@@ -109,8 +109,7 @@ def leaf_pages(pages: Pages, root_page: int) -> Ints:
         _check_numbers(pages, level)
         kind = _kind(pages, int(level[0]))
         if kind == LEAF:
-            every = np.concatenate(seen)
-            if len(np.unique(every)) != len(every):
+            if np.bincount(np.concatenate(seen)).max() > 1:
                 raise Disagreement("a page occurs twice in a table")
             return level
         if kind != _INTERIOR:

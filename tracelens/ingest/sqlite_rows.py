@@ -61,6 +61,7 @@ class Wanted:
         where: a condition of our own in SQL, or empty.
         params: values for its `?`.
         batch_rows: rows per batch.
+        repeated: columns of integers whose values repeat together (see `forms`); only the page decoder knows them.
     """
 
     table: Table
@@ -69,6 +70,7 @@ class Wanted:
     where: str
     params: tuple[Any, ...]
     batch_rows: int
+    repeated: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:

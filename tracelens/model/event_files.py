@@ -1,6 +1,7 @@
 """Events of every rank in their order, as files or as a table in memory.
 
-Slices of each place come in ascending time; within one, rows are put into the order of `events.sql`. Many events go to
+Slices of each place come in ascending time; within one, rows are put into the order of `events.sql`: start, length and
+correlation are all that moves, and the number of a form, which becomes columns when the order stands. Many events go to
 Parquet files of about a million rows, each with the number of every event, so that no question needs all of them in
 memory; few go into a table.
 """
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 Column = tuple[NDArray[Any], NDArray[np.bool_] | None]
 Place = tuple[int, int, int]
 
-_ATTRIBUTES = ("stream", "correlation", "graph_node", "graph", "shape", "bytes", "copy_kind")
 #: The order of events that start together and end together: (column, whether null comes first).
 _TIES = ("kind", "stream", "correlation", "graph_node", "name_id", "shape", "bytes", "copy_kind", "graph")
 _SCHEMA = pa.schema(
@@ -48,11 +48,30 @@ FILE_ROWS = 1 << 20
 _GROUP_ROWS = 1 << 18
 
 
+class Slice(Protocol):
+    """Events of one place: what each has of its own, and its form; see `tracelens.ingest.event_slices`."""
+
+    @property
+    def values(self) -> Mapping[str, Column]:
+        """start_ns, length_ns and, where any has one, correlation, per event."""
+        ...
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """Per event, the number of its form."""
+        ...
+
+    @property
+    def forms(self) -> Mapping[str, Column]:
+        """kind, name (its number), and the attributes that any has, per form."""
+        ...
+
+
 class Runs(Protocol):
     """Where the events come from."""
 
-    def slices(self, place: Place) -> Iterator[dict[str, Column]]:
-        """Columns of one place's events, in slices of ascending start."""
+    def slices(self, place: Place) -> Iterator[Slice]:
+        """One place's events, in slices of ascending start."""
         ...
 
 
@@ -94,33 +113,40 @@ class Order:
             yield begin, places
 
 
-def ordered(columns: Mapping[str, Column], name_ids: NDArray[np.int32]) -> dict[str, Column]:
+def ordered(
+    events: Slice, name_ids: NDArray[np.int32]
+) -> tuple[dict[str, Column], NDArray[np.int64], dict[str, Column]]:
     """One slice's events in their order.
 
     Args:
-        columns: kind, start_ns, length_ns, name, and attributes that any event has.
+        events: the slice.
         name_ids: name_id per number of a name.
+
+    Returns:
+        start_ns, end_ns and correlation per event; per event, the number of its form; name_id and attributes per form.
     """
-    taken = dict(columns)
-    names, _ = taken.pop("name")
-    taken["name_id"] = (name_ids[names], None)
-    start, _ = taken["start_ns"]
+    forms = dict(events.forms)
+    names, _ = forms.pop("name")
+    forms["name_id"] = (name_ids[names], None)
+    values, codes = dict(events.values), events.codes
+    start, _ = values["start_ns"]
     if bool((start[1:] < start[:-1]).any()):
         order = np.argsort(start, kind="stable")
-        taken = {name: _picked(column, order) for name, column in taken.items()}
-        start, _ = taken["start_ns"]
+        values = {name: _picked(column, order) for name, column in values.items()}
+        codes = codes[order]
+        start, _ = values["start_ns"]
     ties = start[1:] == start[:-1]
     if ties.any():
-        _break_ties(taken, ties)
-    length, _ = taken.pop("length_ns")
-    taken["end_ns"] = (taken["start_ns"][0] + length, None)
-    if "copy_kind" in taken:
-        taken["copy_kind"] = _of_32_bits(taken["copy_kind"])
-    if "stream" in taken:
-        taken["stream"] = _told(taken["stream"])
-    if "correlation" in taken:
-        taken["correlation"] = _possible(taken["correlation"])
-    return taken
+        values, codes = _without_ties(values, codes, forms, ties)
+    length, _ = values.pop("length_ns")
+    values["end_ns"] = (values["start_ns"][0] + length, None)
+    if "correlation" in values:
+        values["correlation"] = _possible(values["correlation"])
+    if "copy_kind" in forms:
+        forms["copy_kind"] = _of_32_bits(forms["copy_kind"])
+    if "stream" in forms:
+        forms["stream"] = _told(forms["stream"])
+    return values, codes, forms
 
 
 def _picked(column: Column, rows: NDArray[Any]) -> Column:
@@ -128,31 +154,29 @@ def _picked(column: Column, rows: NDArray[Any]) -> Column:
     return values[rows], None if missing is None else missing[rows]
 
 
-def _break_ties(columns: dict[str, Column], ties: NDArray[np.bool_]) -> None:
-    """Puts events that start together into the order of their other values, in place."""
-    together = np.zeros(len(ties) + 1, bool)
+def _without_ties(
+    values: Mapping[str, Column], codes: NDArray[np.int64], forms: Mapping[str, Column], ties: NDArray[np.bool_]
+) -> tuple[dict[str, Column], NDArray[np.int64]]:
+    """Puts events that start together into the order of their other values.
+
+    Args:
+        ties: per event but the last, whether the next one starts with it.
+    """
+    together = np.zeros(len(codes), bool)
     together[:-1] |= ties
     together[1:] |= ties
     rows = np.flatnonzero(together)
     keys: list[NDArray[Any]] = []
     for name in reversed(_TIES):
-        if name in columns:
-            values, missing = _picked(columns[name], rows)
-            keys.append(values)
+        if name in values or name in forms:
+            key, missing = _picked(values[name], rows) if name in values else _picked(forms[name], codes[rows])
+            keys.append(key)
             if missing is not None:
                 keys.append(~missing)  # null first
-    keys += [-columns["length_ns"][0][rows].astype(np.int64), columns["start_ns"][0][rows]]
-    order = np.lexsort(keys)
-    if bool((order[1:] > order[:-1]).all()):
-        return
-    moved = rows[order]
-    for name, (values, missing) in columns.items():
-        values = values if values.flags.writeable else values.copy()
-        values[rows] = values[moved]
-        if missing is not None:
-            missing = missing if missing.flags.writeable else missing.copy()
-            missing[rows] = missing[moved]
-        columns[name] = (values, missing)
+    keys += [-values["length_ns"][0][rows].astype(np.int64), values["start_ns"][0][rows]]
+    order = np.arange(len(codes))
+    order[rows] = rows[np.lexsort(keys)]
+    return {name: _picked(column, order) for name, column in values.items()}, codes[order]
 
 
 def _told(column: Column) -> Column:
@@ -179,19 +203,30 @@ def _of_32_bits(column: Column) -> Column:
     return column
 
 
-def _table(columns: Mapping[str, Column], schema: pa.Schema, constants: Mapping[str, int | None]) -> pa.Table:
-    rows = len(columns["start_ns"][0])
+def _table(
+    events: Slice, name_ids: NDArray[np.int32], schema: pa.Schema, constants: Mapping[str, int | None]
+) -> pa.Table:
+    values, codes, forms = ordered(events, name_ids)
+    of_form = pa.array(codes)
     arrays = []
     for field in schema:
-        if field.name in columns:
-            values, missing = columns[field.name]
-            arrays.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False), field.type, mask=missing))
+        if field.name in values:
+            arrays.append(_array(values[field.name], field.type))
+        elif field.name in forms:
+            arrays.append(_array(forms[field.name], field.type).take(of_form))
         elif constants.get(field.name) is not None:
-            arrays.append(pa.array(np.full(rows, constants[field.name], field.type.to_pandas_dtype()), field.type))
+            arrays.append(
+                pa.array(np.full(len(codes), constants[field.name], field.type.to_pandas_dtype()), field.type)
+            )
         else:
-            missing = pa.nulls(rows, field.type)
+            missing = pa.nulls(len(codes), field.type)
             arrays.append(missing.fill_null(NO_STREAM) if field.name == "stream" else missing)
     return pa.table(arrays, schema=schema)
+
+
+def _array(column: Column, dtype: pa.DataType) -> pa.Array:
+    values, missing = column
+    return pa.array(values.astype(dtype.to_pandas_dtype(), copy=False), dtype, mask=missing)
 
 
 def rank_tables(
@@ -206,7 +241,7 @@ def rank_tables(
     """
     for rank, place in places:
         for part in runs.slices(place):
-            yield _table(ordered(part, name_ids[place[0]]), _SCHEMA, {"rank": rank})
+            yield _table(part, name_ids[place[0]], _SCHEMA, {"rank": rank})
 
 
 def other_tables(
@@ -218,7 +253,7 @@ def other_tables(
     for process, place in places:
         for part in runs.slices(place):
             constants = {"export": place[0], "process": process, "device": place[2]}
-            yield _table(ordered(part, name_ids[place[0]]), schema, constants)
+            yield _table(part, name_ids[place[0]], schema, constants)
 
 
 def write_ranks(runs: Runs, order: Order, folder: Path, threads: int) -> list[Path]:
