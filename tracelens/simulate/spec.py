@@ -104,7 +104,7 @@ class CaptureSpec:
         nvtx_registered: texts by id instead of inline.
         nvtx_close: after (the read-back), early (right after the last launch) or model (after the model's last
             launch: sampling and read-back are launched outside any range).
-        nvtx_inner: more ranges per launch, for volume.
+        nvtx_inner: more ranges around each launch, nested, for volume.
         nccl_ranges: host-side NCCL ranges of eager NCCL calls and of communicator creation.
         nccl_payload: json, binary, both or none.
     Clocks (PerRank: one number for all, or one each):
