@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelens.errors import DamagedError, MissingDataError
-from tracelens.ingest import sqlite_rows
+from tracelens.ingest import readers, sqlite_rows
 from tracelens.ingest.readers import ReadReport, read_columns, read_text_rows
 from tracelens.ingest.sqlite_file import SqliteFile, open_export
 from tracelens.ingest.sqlite_rows import Place
@@ -171,13 +171,15 @@ def test_text_where_numbers_belong(path: Path, loader: Any) -> None:
     assert report.wrong_type_count == {"a": 1, "c": 1}
 
 
-def test_long_texts_do_not_pile_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("loader", ["auto", "sqlite"])
+def test_long_texts_do_not_pile_up(path: Path, loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """400 names of 10 kB with a budget of half a megabyte: batches end early, and fewer rows are fetched at once."""
     monkeypatch.setattr(sqlite_rows, "_LARGE_BYTES", 1 << 16)
     monkeypatch.setattr(sqlite_rows, "_MOST_BYTES", 1 << 19)
+    monkeypatch.setattr(readers, "_TEXT_BATCH_BYTES", 1 << 19)
     make(path, "CREATE TABLE t (a TEXT)", [("x" * 10_000,) for _ in range(400)])
     with open_export(path, "x.sqlite") as file:
-        sizes = [(batch.num_rows, batch.nbytes) for batch in read_text_rows(file, "t", ["a"], loader="sqlite")]
+        sizes = [(batch.num_rows, batch.nbytes) for batch in read_text_rows(file, "t", ["a"], loader=loader)]
     assert sum(rows for rows, _ in sizes) == 400
     assert max(size for _, size in sizes) < 700_000
 

@@ -17,14 +17,15 @@ import pyarrow as pa
 from tracelens.ingest.forms import numbered
 from tracelens.ingest.sqlite_cells import refusal
 from tracelens.ingest.sqlite_file import SqliteFile
-from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, adbc_batches, plain_batches
+from tracelens.ingest.sqlite_rows import Place, Unsuited, Wanted, adbc_batches, longest_row, plain_batches
 from tracelens.ingest.sqlite_scan import page_batches
 
 Loader = Literal["auto", "sqlite"]
 OnRows = Callable[[int], None]
 
 BATCH_ROWS = 131_072
-TEXT_BATCH_ROWS = 16_384  # names can be long: 100 kB each is known
+TEXT_BATCH_ROWS = 16_384
+_TEXT_BATCH_BYTES = 1 << 26  # names can be long: 100 kB each is known
 
 
 @dataclass
@@ -143,6 +144,8 @@ def read_text_rows(
     report = report if report is not None else ReadReport()
     as_bytes = {column.lower() for column in blobs}
     types = tuple(_arrow_type(found.columns[column], column.lower() in as_bytes) for column in columns)
+    if loader == "auto":
+        batch_rows = max(1, min(batch_rows, _TEXT_BATCH_BYTES // longest_row(file, found, columns, types)))
     wanted = Wanted(found, tuple(columns), types, where, tuple(params), batch_rows)
     return _counted(_sqlite_batches(file, wanted, loader, Place(), [], report), report, on_rows)
 

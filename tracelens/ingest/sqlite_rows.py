@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, select
+from tracelens.ingest.sqlite_file import SqliteFile, Table, connect, quoted, select
 
 NO_ROW_YET = -(2**63) - 1
 _ROWS_AT_ONCE = 512  # as Python objects: more of them leave the processor's cache and take twice as long each
@@ -148,6 +148,20 @@ def as_text(stored: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         texts = [None if value is None else value.decode("utf-8", "replace") for value in stored.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def longest_row(file: SqliteFile, table: Table, columns: Sequence[str], types: Sequence[pa.DataType]) -> int:
+    """At least how long the longest row is, in characters of text and bytes of blobs; 1 without any."""
+    long = [
+        f"max(length({quoted(table.columns.written(column))}))"
+        for column, dtype in zip(columns, types, strict=True)
+        if pa.types.is_string(dtype) or pa.types.is_binary(dtype)
+    ]
+    if not long:
+        return 1
+    sql = f"SELECT {', '.join(long)} FROM {quoted(table.name)} NOT INDEXED"  # noqa: S608  identifiers are quoted
+    (lengths,) = file.execute(sql)
+    return max(1, *(int(one or 0) for one in lengths))
 
 
 def adbc_batches(file: SqliteFile, wanted: Wanted, place: Place) -> Iterator[pa.RecordBatch]:

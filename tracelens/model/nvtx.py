@@ -16,8 +16,8 @@ from tracelens.sqlfiles import queries
 from tracelens.units import plural
 
 _SQL = queries(Path(__file__).with_suffix(".sql"))
-#: So many rows are put in order at once; more would only take more memory.
-_PART_ROWS = 1 << 20
+#: So many rows are put in order at once, fewer where texts are long; more would only take more memory.
+_PART_ROWS, _PART_TEXT_BYTES = 1 << 20, 1 << 27
 #: So many rows of each part are looked at to find where it begins.
 _SAMPLES = 64
 _BATCH_ROWS = 1 << 17
@@ -63,21 +63,23 @@ def read_nvtx(db: duckdb.DuckDBPyConnection, file: Path) -> None:
 
 def _write(db: duckdb.DuckDBPyConnection, file: Path) -> None:
     """Writes the rows in order, part by part, so that memory holds one part at a time."""
-    every = _PART_ROWS // _SAMPLES
+    ((width,),) = db.execute(_SQL["text_width"]).fetchall()
+    rows = max(_SAMPLES, min(_PART_ROWS, int(_PART_TEXT_BYTES / (width or 1))))
+    every = rows // _SAMPLES
     sampled = db.execute(_SQL["sampled"], {"every": every}).fetchall()
     cuts = [_FIRST, *sampled[_SAMPLES::_SAMPLES], _LAST]
     writer: pq.ParquetWriter | None = None
     try:
         for (low, low_ns), (high, high_ns) in pairwise(cuts):
             bounds = {"low": low, "low_ns": low_ns, "high": high, "high_ns": high_ns}
-            with db.sql(_SQL["part"], params=bounds).to_arrow_reader(_BATCH_ROWS) as reader:
+            with db.sql(_SQL["part"], params=bounds).to_arrow_reader(min(rows, _BATCH_ROWS)) as reader:
                 if writer is None:
                     repeating = [name for name in reader.schema.names if name not in ("start_ns", "end_ns")]
                     writer = pq.ParquetWriter(
                         file, reader.schema, compression="zstd", compression_level=1, use_dictionary=repeating
                     )
                 for batch in reader:
-                    writer.write_batch(batch, row_group_size=_BATCH_ROWS)
+                    writer.write_batch(batch)
     finally:
         if writer is not None:
             writer.close()

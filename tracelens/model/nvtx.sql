@@ -10,6 +10,10 @@ SELECT p.process, n.thread, n.domain, n.text, n.start_ns,
 FROM raw_nvtx n
 JOIN process p ON p.export = n.export AND p.global_pid = (n.thread & ~16777215);
 
+-- name: text_width
+-- Mean length of the texts that rows spell themselves, bytes, over all rows.
+SELECT sum(strlen(text)) / count(*) AS width FROM ranges.nvtx_row;
+
 -- name: sampled
 -- (process, start_ns) of one row in $every, where (process, start_ns) ascend.
 SELECT p.process, r.start_ns
