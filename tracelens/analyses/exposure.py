@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.coverage import Coverage
-from tracelens.analyses.timeline import KERNEL, Ints, Timeline, timeline
+from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline, timeline
+from tracelens.analyses.timeline_columns import run_starts
 from tracelens.trace import LoadedTrace
 
 
@@ -40,9 +41,8 @@ def exposure(trace: LoadedTrace) -> Exposure:
 
 
 def _build(tl: Timeline) -> Exposure:
-    event = np.flatnonzero(tl.is_collective & (tl.end > tl.start))
+    event, works = _collectives(tl)
     exposed_ns = np.zeros(len(event), np.int64)
-    working = (tl.kind == KERNEL) & ~tl.is_collective & (tl.end > tl.start)
     # Ranks with several collective streams take one turn per stream, all ranks together.
     streams = np.unique(tl.stream[event])
     ranks = tl.stream_rank[streams]
@@ -54,7 +54,7 @@ def _build(tl: Timeline) -> Exposure:
         of_rank[tl.stream_rank[chosen]] = chosen
         mine = np.flatnonzero(of_rank[tl.rank_place[event]] == tl.stream[event])
         elsewhere = (of_rank[tl.stream_rank] >= 0) & (of_rank[tl.stream_rank] != np.arange(len(tl.stream_rank)))
-        hiding = np.flatnonzero(working & elsewhere[tl.stream])
+        hiding = _working_on(tl, works & elsewhere)
         cover = Coverage.of_events(tl.start[hiding], tl.end[hiding])
         own = event[mine]
         exposed_ns[mine] = tl.end[own] - tl.start[own] - cover.within(tl.start[own], tl.end[own])
@@ -69,3 +69,31 @@ def _build(tl: Timeline) -> Exposure:
         event=event,
         exposed_ns=exposed_ns,
     )
+
+
+def _collectives(tl: Timeline) -> tuple[Ints, Flags]:
+    """(places of the collectives with a length, whether each stream runs any other kernel with one)."""
+    found = [np.empty(0, np.int64)]
+    works = np.zeros(len(tl.stream_number), bool)
+    for part in tl.stretches():
+        collective = tl.is_collective[part]
+        found.append(part.start + np.flatnonzero(collective & (tl.end[part] > tl.start[part])))
+        runs = run_starts(tl.stream[part])
+        works[tl.stream[part][runs[np.logical_or.reduceat(_working(tl, part), runs)]]] = True
+    return np.concatenate(found), works
+
+
+def _working_on(tl: Timeline, streams: Flags) -> Ints:
+    """Places of the kernels with a length on these streams that are no collectives."""
+    places = set(tl.stream_rank[streams].tolist())
+    found = [
+        part.start + np.flatnonzero(_working(tl, part) & streams[tl.stream[part]])
+        for part in tl.stretches()
+        if tl.place_of(part) in places
+    ]
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _working(tl: Timeline, part: slice) -> Flags:
+    result: Flags = (tl.kind[part] == KERNEL) & ~tl.is_collective[part] & (tl.end[part] > tl.start[part])
+    return result

@@ -16,6 +16,7 @@ from tracelens.analyses.occupancy import Occupancy, occupancy
 from tracelens.analyses.registered import register
 from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
+from tracelens.analyses.timeline_columns import run_starts
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 from tracelens.units import plural
@@ -189,11 +190,21 @@ def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
 
 def _overlaps_on_stream(tl: Timeline) -> int:
     """Kernels that start before the kernel ahead of them on their stream ends."""
-    reached = np.maximum.accumulate(tl.end)
-    # On one stream or several: what starts when all before it has ended overlaps nothing.
-    inside = (tl.start[1:] < reached[:-1]) & (tl.kind[1:] == KERNEL)
-    if not bool(inside.any()):
-        return 0
-    kernels = tl.stream_order[(tl.kind == KERNEL)[tl.stream_order]]
-    same = tl.stream[kernels[1:]] == tl.stream[kernels[:-1]]
-    return int(np.count_nonzero(same & (tl.start[kernels[1:]] < tl.end[kernels[:-1]])))
+    count = 0
+    reached = np.full(len(tl.stream_number), np.iinfo(np.int64).min)  # end of the last kernel so far, by stream
+    for part in tl.stretches():
+        kernels = tl.kind[part] == KERNEL
+        stream, start, end = tl.stream[part][kernels], tl.start[part][kernels], tl.end[part][kernels]
+        if len(start) == 0:
+            continue
+        # On one stream or several: where each starts when the one before has ended, nothing overlaps.
+        if not bool((start[1:] >= end[:-1]).all()) or int(start[0]) < int(reached.max()):
+            order = np.argsort(stream, kind="stable")
+            heads = run_starts(stream[order])
+            ahead = np.empty_like(end)
+            ahead[1:] = end[order[:-1]]
+            ahead[heads] = reached[stream[order[heads]]]
+            count += int(np.count_nonzero(start[order] < ahead))
+        lasts = np.append(run_starts(stream)[1:], len(stream)) - 1
+        reached[stream[lasts]] = end[lasts]
+    return count

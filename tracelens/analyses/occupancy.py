@@ -71,7 +71,7 @@ def _build(tl: Timeline) -> Occupancy:
     for part in tl.stretches():
         if part.start in opening:
             reached, top = _NOTHING, -1
-        place = int(np.searchsorted(tl.first, part.start, side="right")) - 1
+        place = tl.place_of(part)
         found = _gaps_of(tl.start[part], tl.end[part], part.start, reached, top)
         filled = slice(count, count + len(found.before))
         before[filled], after[filled] = found.before, found.after

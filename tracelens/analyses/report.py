@@ -263,7 +263,7 @@ class _Page:
         if len(chosen.typical) == 1:
             words = f"step {chosen.typical[chosen.set]}"
         spans = window.select("rank", "start_ns", "end_ns")
-        one_step.memo("selection", lambda: Selection(spans, False, words))
+        one_step.memo("selection", lambda: Selection(lambda: spans, False, words))
         self.put("step_buckets", buckets(one_step)["buckets"])
         self.provenance["typical_step"] = chosen.typical[chosen.set]
         self.provenance["worst_step"] = chosen.worst[chosen.set]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +25,19 @@ class Selection:
     """The windows of each rank.
 
     Attributes:
-        windows: rank, start_ns, end_ns on the export's own time; disjoint, ascending within a rank.
+        find: finds them; those of a whole capture, which few ask for, take a pass over all events.
         whole: whether the windows are the ranks' spans, so that nothing is cut.
         words: the selection as provenance tells it.
     """
 
-    windows: pl.DataFrame
+    find: Callable[[], pl.DataFrame]
     whole: bool
     words: str
+
+    @cached_property
+    def windows(self) -> pl.DataFrame:
+        """rank, start_ns, end_ns on the export's own time; disjoint, ascending within a rank."""
+        return self.find()
 
     def span_ns(self) -> dict[int, int]:
         """Total length of the windows per rank, ns."""
@@ -50,9 +56,10 @@ def select(trace: LoadedTrace) -> Selection:
 
 def _select(trace: LoadedTrace) -> Selection:
     options = trace.options
-    spans = trace.rows(_SQL, "spans", ranks=trace.ranks)
-    windows, words = spans, "whole capture"
     cut = options.steps is not None or options.phase is not None
+    if not cut and options.time_s is None:
+        return Selection(lambda: _spans(trace), True, "whole capture")
+    words = ""
     if cut:
         from tracelens.analyses.steps import step_windows  # steps select nothing themselves
 
@@ -63,18 +70,23 @@ def _select(trace: LoadedTrace) -> Selection:
                 f"phase {options.phase}" if options.phase else "",
             ]
         ).strip()
+    else:
+        windows = _spans(trace)
     if options.time_s is not None:
-        windows = _within_time(trace, windows, spans, options.time_s)
+        windows = _within_time(trace, windows, _spans(trace), options.time_s)
         words = f"{words}, " if cut else ""
         first, last = options.time_s
         words += f"{'' if first is None else f'{first:g}'}..{'' if last is None else f'{last:g}'} s"
-    whole = not cut and options.time_s is None
-    windows = (windows if whole else windows.filter(pl.col("end_ns") > pl.col("start_ns"))).sort("rank", "start_ns")
-    if windows.is_empty() and not whole:
+    windows = windows.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank", "start_ns")
+    if windows.is_empty():
         raise SelectionError(
             f"{words} holds no event", "Widen it; `tracelens info` and `tracelens steps` show what is there."
         )
-    return Selection(windows, whole, words)
+    return Selection(lambda: windows, False, words)
+
+
+def _spans(trace: LoadedTrace) -> pl.DataFrame:
+    return trace.memo("spans", lambda: trace.rows(_SQL, "spans", ranks=trace.ranks))
 
 
 def _within_time(

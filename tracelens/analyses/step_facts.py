@@ -11,7 +11,7 @@ from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.step_choice import ACCEPTED
 from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_windows import Windows
-from tracelens.analyses.timeline import Codes, Timeline
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 from tracelens.frames import Notice
 from tracelens.units import format_ns
 
@@ -55,7 +55,7 @@ def count_facts(
         "idle_between_count": len(windows.idle.starts),
         "idle_between_ns": _mean(conservation["idle_between_ns"]),
         "idle_between_max_ns": _longest(windows.idle_gaps),
-        "outside_count": int(np.count_nonzero(member < 0)),
+        "outside_count": sum(int(np.count_nonzero(member[part] < 0)) for part in tl.stretches()),
         "outside_ns": _mean(conservation["outside_ns"]),
         "straddling_count": _straddling(tl, rows),
     }
@@ -78,18 +78,29 @@ def _straddling(tl: Timeline, rows: pl.DataFrame) -> int:
         return 0
     cuts = np.unique(np.concatenate([rows["edge"].to_numpy(), rows["window_end"].to_numpy()]))
     # An event meets few cuts: walk the cuts, find the events around each by their start, count those that reach over.
-    reached = np.maximum.accumulate(tl.end)
     before = np.searchsorted(tl.start, cuts)
-    over = (before > 0) & (reached[np.maximum(before - 1, 0)] > cuts)
-    cuts, before = cuts[over], before[over]
+    since = _first_beyond(tl, cuts)
+    over = since < before
+    cuts, before, since = cuts[over], before[over], since[over]
     if len(cuts) == 0:
         return 0
-    # From where on the running maximum exceeds the cut, an event may reach over it.
-    since = np.searchsorted(reached, cuts, side="right")
     widths = before - since
     first = np.repeat(since, widths)
     place = np.arange(int(widths.sum())) - np.repeat(np.cumsum(widths) - widths, widths) + first
     return len(np.unique(place[tl.end[place] > np.repeat(cuts, widths)]))
+
+
+def _first_beyond(tl: Timeline, cuts: Ints) -> Ints:
+    """Place of the first event that ends after each of the ascending `cuts`, the number of events where none does."""
+    result = np.full(len(cuts), len(tl), np.int64)
+    low, latest = 0, np.iinfo(np.int64).min
+    for part in tl.stretches():
+        reached = np.maximum.accumulate(tl.end[part])
+        latest = max(latest, int(reached[-1]))
+        high = int(np.searchsorted(cuts, latest))
+        result[low:high] = part.start + np.searchsorted(reached, cuts[low:high], side="right")
+        low = high
+    return result
 
 
 def tell(

@@ -16,6 +16,7 @@ import polars as pl
 
 from tracelens.analyses.step_grammar import PATTERN, Batch, read_batch
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
+from tracelens.analyses.timeline_columns import run_starts
 from tracelens.errors import SelectionError, UsageError
 
 if TYPE_CHECKING:
@@ -137,10 +138,7 @@ def _members_of_ranges(
     same = (last >= 0) & (code[np.maximum(last, 0)] == calls.thread)
     of_call = _other_threads(tl, threads["process"].to_numpy(), code, start, np.where(same, last, OUTSIDE))
     # All nodes of a replay share their call: look at each run of events with one call once.
-    changes = np.ones(len(tl), bool)
-    changes[1:] = tl.launch[1:] != tl.launch[:-1]
-    changes[tl.first[:-1]] = True
-    runs = np.flatnonzero(changes)
+    runs = tl.runs(tl.launch)
     call = tl.launch[runs]
     place = np.full(len(of_call), -1, np.int64)
     place[call[call >= 0]] = tl.rank_place[runs[call >= 0]]
@@ -151,8 +149,7 @@ def _members_of_ranges(
     key = np.where((of_call >= 0) & (place >= 0), place * len(marks) + nth[np.maximum(of_call, 0)], -1)
     used, local = _dense(key, len(tl.ranks) * len(marks))
     of_run = np.where(call >= 0, local[np.maximum(call, 0)] if len(local) else OUTSIDE, UNKNOWN).astype(np.int32)
-    member = np.repeat(of_run, np.diff(np.append(runs, len(tl))))
-    member = tl.carry_along_streams(member, UNKNOWN, OUTSIDE)
+    member = tl.carry_along_streams(tl.along(runs, of_run), UNKNOWN, OUTSIDE)
     mark = order[used % len(marks)]
     texts = marks["text"].to_list()
     chosen = [texts[place] for place in mark.tolist()]
@@ -226,10 +223,7 @@ def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:
     """
     if steps.is_empty():
         return 0.0
-    kernels = (tl.kind == KERNEL) | (tl.kind == GRAPH)
-    counts = np.bincount(member[kernels & (member >= 0)], minlength=steps.height)
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(kernels)])
-    total = int((running[tl.first[1:]] - running[first_members(tl, member)]).sum())
+    counts, total = _kernels_of_steps(tl, member, steps.height)
     if total == 0:
         return 0.0
     frame = steps.select("place", kind=pl.col("phase").fill_null("")).with_columns(kernel_count=pl.Series(counts))
@@ -249,13 +243,22 @@ def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:
     return float(fits.filter("fits")["kernel_count"].sum()) / total
 
 
-def first_members(tl: Timeline, member: Codes) -> Ints:
-    """Place of the first event that belongs to a step, per rank; the rank's end where there is none."""
-    held = member >= 0
-    begins = held.copy()
-    begins[1:] &= ~held[:-1]
-    begins[tl.first[:-1]] = held[tl.first[:-1]]
-    places = np.flatnonzero(begins)
-    result = tl.first[1:].copy()
-    np.minimum.at(result, tl.rank_place[places], places)
-    return result
+def _kernels_of_steps(tl: Timeline, member: Codes, count: int) -> tuple[Ints, int]:
+    """(kernels of each step, kernels of all ranks, each from its first step on)."""
+    counts = np.zeros(count, np.int64)
+    total = 0
+    begun = -1
+    for part in tl.stretches():
+        kernel, step = (tl.kind[part] == KERNEL) | (tl.kind[part] == GRAPH), member[part]
+        begins = run_starts(step)
+        held, sums = step[begins], np.add.reduceat(kernel, begins, dtype=np.int64)
+        np.add.at(counts, held[held >= 0], sums[held >= 0])
+        place = tl.place_of(part)
+        if begun != place:
+            inside = np.flatnonzero(held >= 0)
+            if len(inside) == 0:
+                continue
+            begun = place
+            sums = sums[inside[0] :]
+        total += int(sums.sum())
+    return counts, total

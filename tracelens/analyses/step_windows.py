@@ -19,6 +19,7 @@ from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, common_idle
 from tracelens.analyses.step_numbering import number_steps
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
+from tracelens.analyses.timeline_columns import run_starts
 
 _VOTES = 8
 """So many instances a step tell which steps of two ranks are the same."""
@@ -119,8 +120,7 @@ def _runs(tl: Timeline, member: Codes) -> pl.DataFrame:
 
 def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
     row, stream = member[part], tl.stream[part]
-    changes = (row[1:] != row[:-1]) | (stream[1:] != stream[:-1])
-    begins = np.concatenate([np.zeros(min(len(row), 1), np.int64), np.flatnonzero(changes) + 1])
+    begins = run_starts(row, stream)
     start, end, kind = tl.start[part], tl.end[part], tl.kind[part]
     length = end - start
     kernel = kind == KERNEL

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, one_number, read_columns
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, one_number, read_columns, run_starts
 from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
@@ -171,8 +172,7 @@ class Timeline:
 
     def carry_along_streams(self, values: Codes, unknown: int, before: int) -> Codes:
         """`values` with every `unknown` replaced by the last known one earlier on its stream, or by `before`."""
-        missing = values == unknown
-        if not bool(missing.any()):
+        if not any(bool((values[part] == unknown).any()) for part in self.stretches()):
             return values
         order = self.stream_order
         ordered = values[order]
@@ -201,6 +201,20 @@ class Timeline:
         for low, high in zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True):
             for begin in range(low, high, longest):
                 yield slice(begin, min(begin + longest, high))
+
+    def place_of(self, part: slice) -> int:
+        """Place of the rank of a stretch."""
+        return int(np.searchsorted(self.first, part.start, side="right")) - 1
+
+    def runs(self, values: npt.NDArray[Any]) -> Codes:
+        """Places of the events whose value differs from that of the event before, or that begin a rank or a block."""
+        found = [(part.start + run_starts(values[part])).astype(np.int32) for part in self.stretches()]
+        return np.concatenate([np.empty(0, np.int32), *found])
+
+    def along(self, runs: Codes, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A value per run of events as a value per event."""
+        bounds = np.append(runs, len(self))
+        return np.repeat(values, bounds[1:] - bounds[:-1])
 
     def own_time(self, places: npt.NDArray[np.integer], axis: Ints) -> Ints:
         """Axis times as the own times of the ranks at `places`."""

@@ -112,8 +112,7 @@ class PairCodes:
 
     def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
         """Codes the pairs at the places of `part`."""
-        changes = (left[1:] != left[:-1]) | (right[1:] != right[:-1])
-        begins = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(changes) + 1])
+        begins = run_starts(left, right)
         pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
         codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
         if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
@@ -132,6 +131,15 @@ class PairCodes:
                 part = slice(low, low + _BATCH_ROWS)
                 self._code[part] = place[self._code[part]]
         return self._code, pairs[order]
+
+
+def run_starts(*columns: npt.NDArray[Any]) -> Ints:
+    """Places of the rows that differ from the row before, the first among them, int64."""
+    changes = np.zeros(len(columns[0]), bool)
+    changes[:1] = True
+    for values in columns:
+        changes[1:] |= values[1:] != values[:-1]
+    return np.flatnonzero(changes)
 
 
 def narrowest(count: int) -> npt.DTypeLike:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches, run_starts
 from tracelens.trace import LoadedTrace
 
 _SPARSE = 4
@@ -120,7 +120,7 @@ def link_events(
             part = slice(begin, min(begin + _BLOCK, high))
             own = correlation[part]
             # The nodes of a replay follow each other under one id: look up each run once.
-            runs = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(own[1:] != own[:-1]) + 1])
+            runs = run_starts(own)
             link[part] = np.repeat(known[process].find(own[runs]), np.diff(np.append(runs, len(own))))
     return link
 
