@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.alignment_clock import ClockSet, Method, clock_frame
@@ -40,6 +41,7 @@ from tracelens.analyses.matching_groups import Part
 from tracelens.analyses.matching_instances import Bools, Instances, Rows, pair_instances
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, Track
 from tracelens.analyses.registered import register
+from tracelens.analyses.timeline import timeline
 from tracelens.errors import NotIdentifiableError
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
@@ -126,12 +128,13 @@ def _register(trace: LoadedTrace, alignment: Alignment) -> None:
 
 def _align(trace: LoadedTrace) -> Alignment:
     ranks = trace.ranks
-    frame = trace.rows(SQL, "ranks", ranks=ranks)
     clocks = [
         RankClock(int(rank), int(clock if clock is not None else -1 - rank), int(export), host, utc, system)
-        for rank, clock, export, host, utc, system, _ in frame.iter_rows()
+        for rank, clock, export, host, utc, system in trace.rows(SQL, "ranks", ranks=ranks).iter_rows()
     ]
-    first = [int(value or 0) for value in frame["first_ns"].to_list()]
+    tl = timeline(trace)
+    began = dict(zip(tl.ranks.tolist(), (tl.start[tl.first[:-1]] - tl.shift).tolist(), strict=True))
+    first = [began.get(rank, 0) for rank in ranks]
     capture = trace.db.execute("SELECT count(*) FROM rank").fetchall()
     everyone = int(capture[0][0]) == len(ranks)
     found = align_operations(
@@ -251,7 +254,7 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
         payload = operations.payload[rows]
         label = _codes(
             operations.family[rows],
-            np.unique(payload, return_inverse=True)[1].reshape(-1) if payload.any() else np.zeros_like(rows),
+            np.searchsorted(np.unique(payload), payload),
             np.where(payload > 0, -1, operations.stream[rows]),
         )
         for one in np.unique(label):
@@ -267,16 +270,18 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
     return parts
 
 
-def _codes(*columns: Ints) -> Ints:
+def _codes(*columns: npt.NDArray[np.integer]) -> Ints:
     """One number per row, equal where all columns are equal."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         low = int(column.min())
         width = int(column.max()) - low + 1
         if width > 1 << 20:
-            column = np.unique(column, return_inverse=True)[1].reshape(-1)
-            low, width = 0, int(column.max()) + 1
-        code = code * width + (column - low)
+            used = np.unique(column)
+            column = np.searchsorted(used, column)
+            low, width = 0, len(used)
+        if width > 1:
+            code = code * width + (column - low)
     return code
 
 
@@ -299,7 +304,7 @@ def _readings(operations: Operations, epoch: Ints, communicator: Communicator, i
         (operations.start[rows] - base).astype(np.float64),
         (operations.end[rows] - base).astype(np.float64),
         (operations.leave[rows] - base).astype(np.float64),
-        operations.family[rows[:, 0]] if len(rows) else np.empty(0, dtype=np.int64),
+        operations.family[rows[:, 0]],
     )
 
 

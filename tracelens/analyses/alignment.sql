@@ -2,9 +2,7 @@
 
 -- name: ranks
 -- One row per rank asked for: its GPU clock, and what is recorded about the time 0 of its export. Order: rank.
--- first_ns: start of its first event, ns of its own time.
-SELECT r.rank, r.clock, r.export, x.hostname, x.start_utc_ns, x.system_clock_ns,
-    (SELECT min(start_ns) FROM event e WHERE e.rank = r.rank) AS first_ns
+SELECT r.rank, r.clock, r.export, x.hostname, x.start_utc_ns, x.system_clock_ns
 FROM rank r JOIN export x USING (export)
 WHERE r.rank IN (SELECT unnest($ranks::INTEGER[]))
 ORDER BY r.rank;
@@ -16,13 +14,12 @@ SELECT name_id, operation, implementation, coalesce(synchronising, false) AS syn
 FROM kernel_name WHERE operation IS NOT NULL
 ORDER BY name_id;
 
--- name: kernels
--- One row per kernel of a collective operation. Times in ns of the rank's own time. Order: event_id.
-SELECT e.event_id, e.rank, e.name_id, e.stream, e.start_ns, e.end_ns, coalesce(e.shape, -1) AS shape,
-    coalesce(e.graph_node, 0) <> 0 AS in_graph
-FROM event e JOIN kernel_name n USING (name_id)
-WHERE e.kind = 0 AND n.operation IS NOT NULL AND e.rank IN (SELECT unnest($ranks::INTEGER[]))
-ORDER BY e.event_id;
+-- name: shapes
+-- One row per kernel with one of $names: its launch shape, -1 where none is recorded. Order: event_id, in which events
+-- are stored; the timeline relies on it as well.
+SELECT coalesce(shape, -1) AS shape
+FROM event
+WHERE kind = 0 AND list_contains($names::INTEGER[], name_id) AND list_contains($ranks::INTEGER[], rank);
 
 -- name: followers
 -- One row per kernel that finishes an operation begun by the kernel before it on its stream. previous_id: that

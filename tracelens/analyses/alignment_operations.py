@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.clock import Ints
-from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_instances import Bools, Rows
+from tracelens.analyses.timeline import timeline
 from tracelens.trace import LoadedTrace
 
 SQL = Path(__file__).with_name("alignment.sql")
@@ -23,27 +24,27 @@ class Operations:
     """One row per collective operation of one rank, in the order of rank and start; own times in ns.
 
     Attributes:
-        owner: int64, index of the rank among the ranks asked for.
-        event_id, last_event_id: its first and last kernel.
-        start, end: of the first and the last kernel.
-        leave: end of the kernel at which all ranks leave together.
-        name_id, stream, shape: of the first kernel.
-        family: int64, index into `families`.
+        owner: int32, index of the rank among the ranks asked for.
+        event_id, last_event_id: int64, its first and last kernel.
+        start, end: int64, of the first and the last kernel.
+        leave: int64, end of the kernel at which all ranks leave together.
+        name_id, stream, shape: int32, int64, int64, of the first kernel.
+        family: int32, index into `families`.
         families: (operation, implementation, synchronising).
         payload: uint64, NCCL's communicator id; 0 where none is recorded.
         message_bytes: int64, -1 where unknown.
     """
 
-    owner: Ints
+    owner: Rows
     event_id: Ints
     last_event_id: Ints
     start: Ints
     end: Ints
     leave: Ints
-    name_id: Ints
+    name_id: Rows
     stream: Ints
     shape: Ints
-    family: Ints
+    family: Rows
     families: tuple[tuple[str, str, bool], ...]
     payload: npt.NDArray[np.uint64]
     message_bytes: Ints
@@ -54,54 +55,57 @@ class Operations:
     @property
     def synchronising(self) -> Bools:
         """Whether each operation makes early ranks wait."""
-        return np.array([f[2] for f in self.families] or [False], dtype=bool)[self.family]
+        of_family = np.array([f[2] for f in self.families] or [False], dtype=bool)
+        return np.ones(len(self), dtype=bool) if bool(of_family.all()) else of_family[self.family]
 
 
 def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
-    """The collective operations of `ranks`, from the model."""
+    """The collective operations of `ranks`, from the timeline and the model."""
     names = trace.rows(SQL, "families")
-    kernels = trace.rows(SQL, "kernels", ranks=ranks)
     described = [
         (str(o), str(i or "unknown"), bool(s) and o != "unknown")
         for o, i, s in names.select("operation", "implementation", "synchronising").iter_rows()
     ]
     families = tuple(sorted(set(described)))
     place = {family: index for index, family in enumerate(families)}
-    by_name = np.zeros((max(names["name_id"].to_list(), default=0) + 1,), dtype=np.int64)
+    by_name = np.zeros((max(names["name_id"].to_list(), default=0) + 1,), dtype=np.int32)
     by_name[names["name_id"].to_numpy()] = [place[family] for family in described]
-
-    def column(name: str) -> Ints:
-        return kernels[name].to_numpy().astype(np.int64, copy=False)
-
-    event_id, start, end, name_id = column("event_id"), column("start_ns"), column("end_ns"), column("name_id")
+    tl = timeline(trace)
+    at = np.flatnonzero(tl.is_collective)
+    shape = trace.rows(SQL, "shapes", names=names["name_id"].to_list(), ranks=ranks)["shape"].to_numpy()
+    event_id = tl.ids_of(at)
     head, leads = _heads(trace, names, event_id)
+    first, last = at[head], at[leads]
+    of_rank = tl.rank_place[first]
+    shift = tl.shift[of_rank]
+    end = tl.end[last] - shift
+    name_id = tl.name[first].astype(np.int32)
     operations = Operations(
-        owner=np.searchsorted(np.array(ranks, dtype=np.int64), column("rank"))[head],
+        owner=np.searchsorted(np.array(ranks), tl.ranks).astype(np.int32)[of_rank],
         event_id=event_id[head],
         last_event_id=event_id[leads],
-        start=start[head],
-        end=end[leads],
-        leave=end[head],
-        name_id=name_id[head],
-        stream=column("stream")[head],
-        shape=column("shape")[head],
-        family=by_name[name_id[head]] if len(head) else np.empty(0, dtype=np.int64),
+        start=tl.start[first] - shift,
+        end=end,
+        leave=end if first is last else tl.end[first] - shift,
+        name_id=name_id,
+        stream=tl.stream_number[tl.stream[first]],
+        shape=shape[head],
+        family=by_name[name_id],
         families=families,
-        payload=np.full(len(head), NO_PAYLOAD, dtype=np.uint64),
-        message_bytes=np.full(len(head), -1, dtype=np.int64),
+        payload=np.broadcast_to(np.uint64(NO_PAYLOAD), len(first)),
+        message_bytes=np.broadcast_to(np.int64(-1), len(first)),
     )
     nccl = np.array([f[1].startswith("nccl") for f in families] or [False], dtype=bool)
-    eager = ~kernels["in_graph"].to_numpy()[head] if len(head) else np.empty(0, dtype=bool)
-    if len(head) and (nccl[operations.family] & eager).any():
-        _add_payloads(trace, operations)
+    if bool((nccl[operations.family] & ~tl.in_graph[first]).any()):
+        return _with_payloads(trace, operations)
     return operations
 
 
-def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Ints, Ints]:
+def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Ints | slice, Ints | slice]:
     """Rows of the kernels that begin an operation, and the row of each one's last kernel."""
-    rows = np.arange(len(event_id))
     if len(event_id) == 0 or bool(names["barrier_end"].all()):
-        return rows, rows
+        return slice(None), slice(None)
+    rows = np.arange(len(event_id))
     followers = trace.rows(SQL, "followers")
     follows = np.full(len(event_id), -1, dtype=np.int64)
     later = np.searchsorted(event_id, followers["event_id"].to_numpy())
@@ -126,16 +130,18 @@ def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Int
     return rows[begins], last[begins]
 
 
-def _add_payloads(trace: LoadedTrace, operations: Operations) -> None:
-    """Fill in NCCL's communicator ids and message sizes where ranges carry them."""
+def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:
+    """The operations with NCCL's communicator ids and message sizes where ranges carry them."""
     trace.ensure("nvtx")
     if int(trace.rows(SQL, "payload_count")["row_count"][0]) == 0:
-        return
+        return operations
     trace.ensure("launch")
     found = trace.rows(SQL, "payloads")
     at = np.searchsorted(operations.event_id, found["event_id"].to_numpy())
     known = (at < len(operations)) & (
         operations.event_id[np.minimum(at, len(operations) - 1)] == found["event_id"].to_numpy()
     )
-    operations.payload[at[known]] = found["comm_id"].to_numpy()[known]
-    operations.message_bytes[at[known]] = found["message_bytes"].fill_null(-1).to_numpy()[known]
+    payload, message_bytes = operations.payload.copy(), operations.message_bytes.copy()
+    payload[at[known]] = found["comm_id"].to_numpy()[known]
+    message_bytes[at[known]] = found["message_bytes"].fill_null(-1).to_numpy()[known]
+    return replace(operations, payload=payload, message_bytes=message_bytes)

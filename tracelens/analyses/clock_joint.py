@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock, median
-from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM, thin
 
 ACCEPT_NS = 5_000.0
@@ -27,14 +27,14 @@ class Readings:
         members: [members], index of each member's clock.
         start, end, leave: float64 [instances, members]: own start, own end, and the end of the kernel at which all
             leave together.
-        group: int64 [instances], one number per (operation, implementation).
+        group: int32 [instances], one number per (operation, implementation).
     """
 
     members: Ints
     start: Floats
     end: Floats
     leave: Floats
-    group: Ints
+    group: Rows
 
 
 @dataclass(frozen=True)
