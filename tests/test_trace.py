@@ -72,7 +72,7 @@ def test_memory_that_does_not_hold_the_events_costs_no_answer(made: Path, monkey
     with open_trace([str(made)], Options(use_cache=False)) as trace:
         expected = trace.db.sql("SELECT * FROM event ORDER BY event_id").fetchall()
         assert trace.remarks == ()
-    monkeypatch.setattr(loading, "_RUNS_SHARE", 0.0)
+    monkeypatch.setattr(loading, "RUNS_SHARE", 0.0)
     with open_trace([str(made)], Options(use_cache=False)) as trace:
         assert trace.db.sql("SELECT * FROM event ORDER BY event_id").fetchall() == expected
         assert [one.code for one in trace.remarks] == ["memory-exceeded"]

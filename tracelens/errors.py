@@ -12,6 +12,7 @@
     ├── RuleError             a bucket map or a pattern is wrong
     ├── NotComparableError    two runs, or two statistics, cannot be set against each other
     ├── NotIdentifiableError  the data cannot carry the number that was asked for
+    ├── ExecutorError         other processes or machines could not do their share of the work
     ├── HarnessError          an engine's benchmark did not end well
     └── OutputError           the answer cannot be written where it was asked to go
 
@@ -92,6 +93,10 @@ class NotComparableError(TracelensError):
 
 class NotIdentifiableError(TracelensError):
     """The data cannot carry the number that was asked for."""
+
+
+class ExecutorError(TracelensError):
+    """Other processes or machines could not do their share of the work."""
 
 
 class HarnessError(TracelensError):

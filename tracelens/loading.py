@@ -11,45 +11,29 @@ temporary files, and from there into memory.
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import duckdb
 
+from tracelens.errors import ExecutorError
+from tracelens.executors import crew, pool
+from tracelens.executors.crew import Crew
+from tracelens.executors.means import LOCAL, Means, connect
+from tracelens.executors.portion import RUNS_SHARE, Part, Portion, insert_part
 from tracelens.frames import Notice
 from tracelens.ingest import cache, cache_tables, raw
 from tracelens.ingest.discover import Found
 from tracelens.ingest.event_runs import EventRuns, ScratchError
-from tracelens.memory import default_bytes
 from tracelens.model import build
+
+__all__ = ["LOCAL", "Loaded", "Means", "connect", "open_captures"]
 
 #: Captures of fewer bytes, or events, are read in less time than a stored load is worth.
 _SMALL_BYTES, _FEW_EVENTS = 8_000_000, 200_000
-#: Share of the memory that events may take while they are read.
-_RUNS_SHARE = 0.2
 _EVENT_FILES = "events-*.parquet"
-
-
-@dataclass(frozen=True)
-class Means:
-    """What a load may use.
-
-    Attributes:
-        loader: `sqlite` forces the plain reading path.
-        use_cache: whether stored loads are used, and made.
-        threads: None: as many as the machine has.
-        memory_bytes: limit; None: half the machine's, at most 4 GB.
-    """
-
-    loader: Literal["auto", "sqlite"] = "auto"
-    use_cache: bool = True
-    threads: int | None = None
-    memory_bytes: int | None = None
 
 
 @dataclass
@@ -59,22 +43,24 @@ class Loaded:
     Attributes:
         db: the connection.
         exports: the captures, open for what is loaded later.
+        means: what may be used for that.
         remarks: what slowed the load down; nothing of the captures.
     """
 
     db: duckdb.DuckDBPyConnection
     exports: raw.Exports
+    means: Means
     remarks: list[Notice] = field(default_factory=list)
     _load: cache.Load | None = None
 
-    def ensure(self, part: Literal["launch", "nvtx"]) -> None:
+    def ensure(self, part: Part) -> None:
         """Makes the table `launch` or `nvtx`: from the stored load, or from the captures, for the next time too."""
         keeps = self._load is not None and self._load.stored
         if self._load is not None and keeps and cache_tables.load_part(self.db, self._load, part, self.exports.shown):
             return
         before, written = cache_tables.row_counts(self.db), False
         if part == "launch":
-            raw.load_launches(self.exports, self.db)
+            self._fill(part)
             build.build_launches(self.db)
         else:
             written = self._read_ranges()
@@ -94,7 +80,7 @@ class Loaded:
             else:
                 return True
         try:
-            raw.load_ranges(self.exports, self.db)
+            self._fill("nvtx")
             build.build_nvtx(self.db)
         finally:
             raw.drop_ranges(self.db)
@@ -105,7 +91,7 @@ class Loaded:
         scratch = cache.draft(load.folder.parent)
         try:
             rows = scratch.file("rows.parquet")
-            raw.load_ranges(self.exports, self.db, scratch.file("ranges.duckdb"))
+            self._fill("nvtx", scratch.file("ranges.duckdb"))
             build.build_nvtx(self.db, rows)
             kept = cache_tables.part_rows(load, "nvtx")
             rows.replace(kept)
@@ -113,6 +99,38 @@ class Loaded:
         finally:
             raw.drop_ranges(self.db)
             scratch.close()
+
+    def _fill(self, part: Part, file: Path | None = None) -> None:
+        """Fills the raw tables of a part from the captures; rows of NVTX may go to a file meanwhile."""
+        base = self._load.folder.parent if self._load is not None else Path(tempfile.gettempdir())
+        hired = _hire(self.exports.found, self.means, base)
+        if hired is not None:
+            try:
+                passing = self._read_apart(hired, part, base)
+            except OSError as error:
+                if self.means.executor != LOCAL:
+                    raise _nowhere(error) from error
+            else:
+                try:
+                    insert_part(self.db, part, passing.folder, file)
+                finally:
+                    passing.close()
+                return
+        if part == "launch":
+            raw.load_launches(self.exports, self.db)
+        else:
+            raw.load_ranges(self.exports, self.db, file)
+
+    def _read_apart(self, hired: Crew, part: Part, base: Path) -> cache.Load:
+        """The raw tables of a part, read by other processes, as files in a folder under `base`."""
+        passing = cache.draft(base)
+        try:
+            with hired:
+                crew.read_part(hired, part, _portions(self.exports.found), self.exports.seen, self.db, passing.folder)
+        except BaseException:
+            passing.close()
+            raise
+        return passing
 
     def close(self) -> None:
         """Gives files, memory and disk back."""
@@ -141,20 +159,25 @@ def open_captures(
     Raises:
         InputError, RankError: see `tracelens.errors`.
     """
-    root = cache.root() if means.use_cache and cache.limit_bytes() and _size(found) >= _SMALL_BYTES else None
+    large = sum(_sizes(found)) >= _SMALL_BYTES
+    root = cache.root() if means.use_cache and cache.limit_bytes() and large else None
     choices = (sorted((rank_map or {}).items()), expected, means.loader)
     key = cache.key_of(found, choices) if root is not None else None
     if key is not None and (reopened := _reopen(found, means, key)) is not None:
         return reopened
     remarks: list[Notice] = []
+    last = OSError()
     bases = [root] if key is not None else []
-    if _size(found) >= _SMALL_BYTES:
+    if large or means.executor != LOCAL:
         bases.append(Path(tempfile.gettempdir()))
     for base in [*bases, None]:
+        if base is None and means.executor != LOCAL:
+            raise _nowhere(last)
         reading = _Reading(found, means, rank_map, expected, progress, base)
         try:
             loaded = reading.run()
         except ScratchError as error:
+            last = error
             remarks.append(_not_stored(error) if base == root else _in_memory(error))
             continue
         try:
@@ -168,42 +191,30 @@ def open_captures(
     raise AssertionError("a load in memory writes nothing")
 
 
-def connect(means: Means, base: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB that downloads nothing, reads no file by itself, and keeps to the given limits.
-
-    Args:
-        means: the limits.
-        base: where what does not fit into memory goes; DuckDB's own default lies in the current directory.
-    """
-    db = duckdb.connect()
-    db.execute(
-        "SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET enable_progress_bar = false"
-    )
-    db.execute("SET python_enable_replacements = false")
-    # DuckDB makes this folder when it needs it, and removes it at the end.
-    spill = (base or Path(tempfile.gettempdir())) / f"{cache.SPILL}{os.getpid()}-{secrets.token_hex(8)}"
-    db.execute("SET temp_directory = ?", [str(spill)])
-    db.execute("SET TimeZone = 'UTC'")
-    if means.threads:
-        db.execute("SET threads = ?", [means.threads])
-    db.execute("SET memory_limit = ?", [f"{_memory(means)}B"])
-    return db
-
-
-def _memory(means: Means) -> int:
-    return means.memory_bytes or default_bytes()
-
-
-def _size(found: Sequence[Found]) -> int:
-    """Bytes of the captures; what cannot be looked at counts nothing, and fails when it is read."""
-    total = 0
+def _sizes(found: Sequence[Found]) -> list[int]:
+    """Bytes of each capture; what cannot be looked at counts nothing, and fails when it is read."""
+    sizes = []
     for one in found:
         try:
             files = one.path.iterdir() if one.kind == "folder" else [one.path]
-            total += sum(file.stat().st_size for file in files)
+            sizes.append(sum(file.stat().st_size for file in files))
         except OSError:
-            continue
-    return total
+            sizes.append(0)
+    return sizes
+
+
+def _portions(found: Sequence[Found]) -> list[Portion]:
+    return crew.portions_of(found, _sizes(found))
+
+
+def _hire(found: Sequence[Found], means: Means, base: Path) -> Crew | None:
+    """The processes that read these captures; None: this one alone."""
+    if means.executor != LOCAL:
+        from tracelens.executors.cluster import Cluster
+
+        return Cluster(found, means)
+    count = pool.worker_count(means, _portions(found), sum(_sizes(found)))
+    return pool.Pool(count, means, base) if count > 1 else None
 
 
 def _reopen(found: Sequence[Found], means: Means, key: str) -> Loaded | None:
@@ -225,7 +236,7 @@ def _reopen(found: Sequence[Found], means: Means, key: str) -> Loaded | None:
     except BaseException:
         load.close()
         raise
-    return Loaded(db, exports, [], load)
+    return Loaded(db, exports, means, [], load)
 
 
 def _open_events(db: duckdb.DuckDBPyConnection, load: cache.Load) -> None:
@@ -274,11 +285,13 @@ class _Reading:
         db = connect(self._means, self._base)
         try:
             folder = self._load.folder if self._load is not None else None
-            runs = EventRuns(int(_RUNS_SHARE * _memory(self._means)) if folder else None, folder)
+            hired = _hire(self._found, self._means, folder.parent) if folder is not None else None
+            if folder is not None and hired is not None:
+                return self._read_apart(db, hired, folder)
+            runs = EventRuns(int(RUNS_SHARE * self._means.limit_bytes) if folder else None, folder)
             exports = raw.load_events(list(self._found), db, self._means.loader, self._progress, runs)
             try:
-                build.build_names(db)
-                build.build_ranks(db, self._rank_map, self._expected)
+                self._build_ranks(db)
                 self._event_count = runs.row_count
                 remarks = [_spilled(runs.spilled_bytes)] if runs.spilled_bytes else []
                 many = runs.row_count + exports.range_count > _FEW_EVENTS
@@ -289,11 +302,27 @@ class _Reading:
         except BaseException:
             db.close()
             raise
-        return Loaded(db, exports, remarks, self._load)
+        return Loaded(db, exports, self._means, remarks, self._load)
+
+    def _read_apart(self, db: duckdb.DuckDBPyConnection, hired: Crew, folder: Path) -> Loaded:
+        """As `_read`, by other processes."""
+        with hired:
+            seen = crew.load_events(hired, _portions(self._found), db, self._progress)
+            self._build_ranks(db)
+            self._event_count = crew.build_events(hired, db, folder)
+        assert self._load is not None  # it has the folder
+        _open_events(db, self._load)
+        exports = raw.known(list(self._found), db, self._means.loader)
+        exports.seen = seen
+        return Loaded(db, exports, self._means, [], self._load)
+
+    def _build_ranks(self, db: duckdb.DuckDBPyConnection) -> None:
+        build.build_names(db)
+        build.build_ranks(db, self._rank_map, self._expected)
 
     def _order(self, db: duckdb.DuckDBPyConnection, runs: EventRuns, folder: Path | None) -> None:
         try:
-            files = build.build_events(db, runs, folder, self._means.threads or os.cpu_count() or 1)
+            files = build.build_events(db, runs, folder, self._means.thread_count)
         except OSError as error:
             raise ScratchError(*error.args) from error
         runs.close()
@@ -328,6 +357,13 @@ def _not_stored(error: OSError) -> Notice:
         "info",
         f"this load could not be stored ({_reason(error)}): the next question reads the capture anew",
         "Free some space, let XDG_CACHE_HOME name a folder that can be written, or use --no-cache.",
+    )
+
+
+def _nowhere(error: OSError) -> ExecutorError:
+    return ExecutorError(
+        f"what the workers read could not be written here ({_reason(error)})",
+        "Free some space, let TMPDIR name a folder that can be written, or read here: --executor local",
     )
 
 

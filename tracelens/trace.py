@@ -13,7 +13,7 @@ import polars as pl
 from tracelens.errors import RankError
 from tracelens.frames import Notice
 from tracelens.ingest import discover, raw
-from tracelens.loading import Loaded, Means, connect, open_captures
+from tracelens.loading import LOCAL, Loaded, Means, connect, open_captures
 from tracelens.memory import bytes_of
 from tracelens.model import build
 from tracelens.ruleset import (
@@ -54,6 +54,7 @@ class Options:
         memory: limit, e.g. `2GB`; None: half the machine's, at most 4 GB.
         loader: `sqlite` forces the plain reading path.
         use_cache: whether stored loads are used.
+        executor: who reads the captures: `local`, or `dask://HOST:PORT` for the workers of a dask scheduler.
     """
 
     ranks: tuple[int, ...] | None = None
@@ -75,6 +76,7 @@ class Options:
     memory: str | None = None
     loader: Literal["auto", "sqlite"] = "auto"
     use_cache: bool = True
+    executor: str = "local"
 
 
 class LoadedTrace:
@@ -183,7 +185,9 @@ class LoadedTrace:
         Raises:
             ValueError: an option that only loading can honour is changed.
         """
-        fixed = {"rank_map", "expect_ranks", "rules", "engine", "model", "loader", "use_cache"} & set(changes)
+        fixed = {"rank_map", "expect_ranks", "rules", "engine", "model", "loader", "use_cache", "executor"} & set(
+            changes
+        )
         if fixed:
             raise ValueError(f"{', '.join(sorted(fixed))} can only be chosen when a capture is loaded")
         other = type(self)(self._loaded, replace(self.options, **changes), self.ruleset, self.detection)
@@ -220,8 +224,9 @@ def open_trace(
     """
     options = options or Options()
     chosen = _asked_map(options)
+    means = _means(options)
     found = discover.find_captures(list(traces))
-    loaded = open_captures(found, _means(options), options.rank_map, options.expect_ranks, progress)
+    loaded = open_captures(found, means, options.rank_map, options.expect_ranks, progress)
     try:
         names = build.known_names(loaded.db)
         detection = _detect(loaded.db, names)
@@ -235,14 +240,18 @@ def open_trace(
 
 def _means(options: Options) -> Means:
     limit = bytes_of(options.memory) if options.memory is not None else None
-    return Means(options.loader, options.use_cache, options.threads, limit)
+    if options.executor != LOCAL:
+        from tracelens.executors.cluster import address_of
+
+        address_of(options.executor)
+    return Means(options.loader, options.use_cache, options.threads, limit, options.executor)
 
 
 def empty_trace() -> LoadedTrace:
     """A capture without events: its model tables exist, documented, and hold no rows."""
     options = Options()
     db = connect(_means(options))
-    loaded = Loaded(db, raw.load_events([], db))
+    loaded = Loaded(db, raw.load_events([], db), _means(options))
     build.write_kernel_names(db, _classified(build.build_names(db), load_ruleset()))
     build.build_empty(db)
     return LoadedTrace(loaded, options, load_ruleset(), detect_engine([], [], []))

@@ -132,11 +132,22 @@ def _trace_options(
     loader: Annotated[
         Literal["auto", "sqlite"], typer.Option(help="sqlite: read through SQLite alone.", rich_help_panel=_MACHINE)
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads to use.", rich_help_panel=_MACHINE)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads, and processes that read many exports.", rich_help_panel=_MACHINE),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory to use; half the machine's, at most 4GB.", rich_help_panel=_MACHINE),
     ] = None,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="local|dask://HOST:PORT",
+            help="Who reads the exports: this machine, or the workers of a dask scheduler.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = "local",
     no_cache: Annotated[
         bool,
         typer.Option("--no-cache", help="Read the exports themselves, and store nothing.", rich_help_panel=_MACHINE),
@@ -164,6 +175,7 @@ def _trace_options(
         "loader": loader,
         "threads": threads,
         "memory": parse.memory(memory),
+        "executor": executor,
         "use_cache": not no_cache,
     }
 

@@ -153,9 +153,17 @@ class EventRuns:
         if len(batch.codes):
             self._part(batch, pid, device, _form_columns(forms, names))
         if self._budget_bytes is not None and self._held_bytes > self._budget_bytes:
-            for place, chunks in self._chunks.items():
-                self._chunks[place] = [self._spill.moved(chunk) for chunk in chunks]
-            self._held_bytes = 0
+            self.move_out()
+
+    def move_out(self) -> None:
+        """Moves every event that is in memory to the spill file.
+
+        Raises:
+            ScratchError: it cannot be written.
+        """
+        for place, chunks in self._chunks.items():
+            self._chunks[place] = [self._spill.moved(chunk) for chunk in chunks]
+        self._held_bytes = 0
 
     def _sound(
         self, kind: int, own: Mapping[str, pa.Array], codes: NDArray[np.int32], known: Flags, shift_ns: int

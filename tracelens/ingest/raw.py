@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 from tracelens.errors import DamagedError
 from tracelens.ingest import nsys
@@ -19,12 +20,16 @@ from tracelens.ingest.metadata import read_hostname, read_metadata
 from tracelens.ingest.nvtx import load_nvtx
 from tracelens.ingest.readers import Loader
 from tracelens.ingest.sources import Source, open_source
+from tracelens.ingest.streams import incoming
 from tracelens.sqlfiles import queries
 
 __all__ = ["Exports", "Progress", "drop_ranges", "load_events", "load_launches", "load_ranges"]
 
 _SQL = queries(Path(__file__).with_name("raw_tables.sql"))
 
+
+#: A file's size and time of change.
+Stamp = tuple[int, int]
 
 #: More exports than this are not held open: a system grants a process about a thousand files.
 _OPEN_AT_MOST = 32
@@ -37,17 +42,25 @@ class Exports:
     Attributes:
         found: the files, in the order that numbers the exports.
         runs: their events, until the model takes them.
-        shifts_ns: per file, what the exporter added to every time.
+        first: the number of the first file.
+        shifts_ns: per export, what the exporter added to every time.
         range_count: about how many NVTX rows they hold.
+        seen: per export that was opened, its size and its time of change.
     """
 
     found: list[Found]
     loader: Loader = "auto"
     runs: EventRuns = field(default_factory=EventRuns)
-    shifts_ns: list[int] = field(default_factory=list)
+    first: int = 0
+    shifts_ns: dict[int, int] = field(default_factory=dict)
     range_count: int = 0
+    seen: dict[int, Stamp] = field(default_factory=dict)
     _open: dict[int, Source] = field(default_factory=dict)
-    _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> range:
+        """The exports' numbers."""
+        return range(self.first, self.first + len(self.found))
 
     @property
     def shown(self) -> list[str]:
@@ -61,11 +74,11 @@ class Exports:
         Raises:
             InputError: the file is missing, broken, or not the one that was read before.
         """
-        one = self.found[number]
+        one = self.found[number - self.first]
         source = self._open.get(number)
         if source is None:
             seen = _stamp(one)
-            if self._seen.setdefault(number, seen) != seen:
+            if self.seen.setdefault(number, seen) != seen:
                 raise DamagedError(
                     f"{one.shown} changed while it was read", "Wait until it is written, then try again."
                 )
@@ -81,18 +94,27 @@ class Exports:
             yield source
 
     def close(self) -> None:
-        """Gives every file back."""
+        """Gives every file back, and the events."""
         self.runs.close()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Gives every file back."""
         while self._open:
             self._open.popitem()[1].close()
 
 
-def _stamp(one: Found) -> tuple[int, int]:
+def _stamp(one: Found) -> Stamp:
     try:
         status = one.path.stat()
     except OSError:
         return (-1, -1)  # opening it says why
     return (status.st_size, status.st_mtime_ns)
+
+
+def create(db: duckdb.DuckDBPyConnection) -> None:
+    """Makes the raw tables that every question needs, without rows."""
+    db.execute(_SQL["create"])
 
 
 def load_events(
@@ -101,26 +123,28 @@ def load_events(
     loader: Loader = "auto",
     progress: Progress | None = None,
     runs: EventRuns | None = None,
+    first: int = 0,
 ) -> Exports:
     """Opens the exports and loads what every question needs: events, names, processes, GPUs, rank evidence.
 
     Args:
-        found: the files of one run.
+        found: the files of one run, or some of them that follow each other.
         db: receives the raw tables.
         loader: `sqlite` forces the plain reading path.
         progress: called with (shown path, rows read so far, rows in all).
         runs: receives the events; by default new ones, in memory.
+        first: the number of the first file.
 
     Raises:
         InputError: a file is missing, broken, no nsys export, or without the columns that an answer needs.
     """
-    db.execute(_SQL["create"])
-    exports = Exports(found, loader, runs or EventRuns())
+    create(db)
+    exports = Exports(found, loader, runs or EventRuns(), first)
     try:
-        for number, one in enumerate(found):
+        for number, one in zip(exports.numbers, found, strict=True):
             with exports.reading(number) as source:
                 meta = read_metadata(source, one)
-                exports.shifts_ns.append(meta.shift_ns)
+                exports.shifts_ns[number] = meta.shift_ns
                 meta.insert(db, number)
                 load_event_tables(source, db, number, meta.shift_ns, meta.session_ns, exports.runs, progress)
                 exports.range_count += source.about(nsys.NVTX) if source.columns(nsys.NVTX) else 0
@@ -130,18 +154,22 @@ def load_events(
     return exports
 
 
+def known(found: list[Found], db: duckdb.DuckDBPyConnection, loader: Loader = "auto") -> Exports:
+    """The exports of a run whose raw tables are there already; none is opened."""
+    return Exports(
+        found, loader, shifts_ns=dict(db.execute("SELECT export, shift_ns FROM raw_export ORDER BY export").fetchall())
+    )
+
+
 def reopen(found: list[Found], db: duckdb.DuckDBPyConnection, loader: Loader = "auto") -> Exports:
     """The exports of a stored load, whose raw tables are there already; host names, which are not stored, are read.
 
     Raises:
         InputError: a file cannot be opened any more.
     """
-    exports = Exports(found, loader)
+    exports = known(found, db, loader)
     try:
-        exports.shifts_ns = [
-            int(one) for (one,) in db.execute("SELECT shift_ns FROM raw_export ORDER BY export").fetchall()
-        ]
-        for number in range(len(found)):
+        for number in exports.numbers:
             with exports.reading(number) as source:
                 hostname = read_hostname(source)
             for table in ("raw_export", "export"):
@@ -152,10 +180,15 @@ def reopen(found: list[Found], db: duckdb.DuckDBPyConnection, loader: Loader = "
     return exports
 
 
+def create_launches(db: duckdb.DuckDBPyConnection) -> None:
+    """Makes the raw tables of API calls, without rows."""
+    db.execute(_SQL["create_launch"])
+
+
 def load_launches(exports: Exports, db: duckdb.DuckDBPyConnection) -> None:
     """Loads the CUDA API calls of every export into `raw_launch`."""
-    db.execute(_SQL["create_launch"])
-    for number in range(len(exports.found)):
+    create_launches(db)
+    for number in exports.numbers:
         with exports.reading(number) as source:
             for table in (nsys.RUNTIME, nsys.DRIVER):
                 if source.columns(table):
@@ -181,6 +214,32 @@ def _load_call_table(source: Source, db: duckdb.DuckDBPyConnection, number: int,
     )
 
 
+def load_correlations(exports: Exports, db: duckdb.DuckDBPyConnection) -> None:
+    """Loads into `raw_correlation` which correlation ids the events of each export bear."""
+    db.execute(_SQL["create_correlation"])
+    for number in exports.numbers:
+        with exports.reading(number) as source:
+            for table in nsys.EVENT_TABLES:
+                column = find_column(source.columns(table.table), table.optional["correlation"])
+                if column is not None:
+                    batches, _ = source.integers(table.table, [column], None)
+                    schema = pa.schema([("correlation", pa.int64())])
+                    rows = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
+                    with incoming(db, schema, rows):
+                        db.execute(_SQL["add_correlation"], {"export": number})
+
+
+def create_ranges(db: duckdb.DuckDBPyConnection, file: Path | None = None) -> None:
+    """Makes `raw_nvtx` and the tables behind it, without rows, until `drop_ranges`.
+
+    Args:
+        db: receives them.
+        file: where the rows go meanwhile, a file that does not exist; None: into memory.
+    """
+    db.execute("ATTACH $place AS ranges", {"place": ":memory:" if file is None else str(file)})
+    db.execute(_SQL["create_nvtx"])
+
+
 def load_ranges(exports: Exports, db: duckdb.DuckDBPyConnection, file: Path | None = None) -> None:
     """Loads the NVTX ranges and marks of every export into `raw_nvtx`, until `drop_ranges`.
 
@@ -189,9 +248,8 @@ def load_ranges(exports: Exports, db: duckdb.DuckDBPyConnection, file: Path | No
         db: receives the raw tables.
         file: where the rows go meanwhile, a file that does not exist; None: into memory.
     """
-    db.execute("ATTACH $place AS ranges", {"place": ":memory:" if file is None else str(file)})
-    db.execute(_SQL["create_nvtx"])
-    for number in range(len(exports.found)):
+    create_ranges(db, file)
+    for number in exports.numbers:
         with exports.reading(number) as source:
             load_nvtx(source, db, number, exports.shifts_ns[number])
 

@@ -51,6 +51,15 @@ CREATE TABLE raw_excluded (export INTEGER, table_name VARCHAR, reason VARCHAR, r
 CREATE TABLE raw_launch (
     export INTEGER, table_name VARCHAR, start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
 );
+-- calls that were counted instead of kept, because no event of their export bears their correlation id
+CREATE TABLE raw_launch_aside (export INTEGER, table_name VARCHAR, reason VARCHAR, row_count BIGINT);
+
+-- name: create_correlation
+-- one row per correlation id that an event of an export bears
+CREATE TABLE raw_correlation (export INTEGER, correlation BIGINT);
+
+-- name: add_correlation
+INSERT INTO raw_correlation SELECT DISTINCT $export, correlation FROM incoming WHERE correlation IS NOT NULL;
 
 -- name: create_nvtx
 -- NVTX rows may be tens of millions: they stand in a database of their own, `ranges`, which may lie in a file, with

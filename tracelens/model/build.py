@@ -33,6 +33,7 @@ __all__ = [
     "order_events",
     "read_events",
     "read_nvtx",
+    "set_launches_aside",
     "write_comments",
     "write_kernel_names",
 ]
@@ -207,6 +208,7 @@ def build_empty(db: duckdb.DuckDBPyConnection) -> None:
 def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     """Builds launch from raw_launch."""
     take_notices(db)
+    db.execute(_LAUNCHES["defect"])
     db.execute(_LAUNCHES["create"])
     (repeated,) = _row(db, _LAUNCHES["repeated_count"])
     if repeated:
@@ -248,6 +250,12 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     tables = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
     ledger.enter_tables(db, tables, db.execute(_LAUNCHES["excluded"]).fetchall())
     db.execute(_LAUNCHES["drop"])
+
+
+def set_launches_aside(db: duckdb.DuckDBPyConnection) -> None:
+    """Leaves in raw_launch the calls that can have launched something, and counts the others; needs raw_correlation."""
+    db.execute(_LAUNCHES["defect"])
+    db.execute(_LAUNCHES["set_aside"])
 
 
 def write_comments(db: duckdb.DuckDBPyConnection, parts: Iterable[str]) -> None:

@@ -1,15 +1,31 @@
 -- Launches: one row per CUDA API call that put work on a device, on the host's clock. All nodes of one graph replay
 -- share the call that launched it.
 
+-- name: defect
+-- What is wrong with a call's times; null: nothing.
+CREATE OR REPLACE TEMP MACRO launch_defect(start_ns, end_ns, low_ns, high_ns) AS CASE
+    WHEN start_ns IS NULL OR end_ns IS NULL THEN 'no time'
+    WHEN start_ns = 0 AND end_ns = 0 OR end_ns < start_ns OR start_ns < low_ns OR end_ns > high_ns THEN 'bad timestamp'
+END;
+
+-- name: set_aside
+-- Calls of which no event of their export bears the correlation id are only counted: they launched nothing, whichever
+-- devices are ranks.
+CREATE OR REPLACE TEMP TABLE launch_kept AS SELECT * FROM raw_launch SEMI JOIN raw_correlation USING (export, correlation);
+INSERT INTO raw_launch_aside
+SELECT l.export, l.table_name,
+    coalesce(launch_defect(l.start_ns, l.end_ns, x.low_ns, x.high_ns), 'put no work on a rank''s device'), count(*)
+FROM raw_launch l JOIN session_window x USING (export)
+ANTI JOIN raw_correlation c ON c.export = l.export AND c.correlation = l.correlation
+GROUP BY ALL ORDER BY ALL;
+CREATE OR REPLACE TABLE raw_launch AS SELECT * FROM launch_kept;
+DROP TABLE launch_kept;
+
 -- name: create
 -- caller: which process a thread's calls belong to; where kernels carry no process, the export is taken as one.
 CREATE OR REPLACE TEMP VIEW call AS
 SELECT l.export, l.table_name, p.process, l.thread, l.correlation, l.start_ns, l.end_ns, s.text AS api_name,
-    CASE
-        WHEN l.start_ns IS NULL OR l.end_ns IS NULL THEN 'no time'
-        WHEN l.start_ns = 0 AND l.end_ns = 0 OR l.end_ns < l.start_ns OR l.start_ns < x.low_ns OR l.end_ns > x.high_ns
-            THEN 'bad timestamp'
-    END AS defect
+    launch_defect(l.start_ns, l.end_ns, x.low_ns, x.high_ns) AS defect
 FROM raw_launch l
 JOIN session_window x USING (export)
 LEFT JOIN (
@@ -44,7 +60,8 @@ ORDER BY process, start_ns, end_ns, correlation;
 SELECT count(*) AS row_count FROM repeated;
 
 -- name: bad_count
-SELECT count(*) AS row_count FROM call WHERE defect = 'bad timestamp';
+SELECT count(*) + (SELECT coalesce(sum(row_count), 0)::BIGINT FROM raw_launch_aside WHERE reason = 'bad timestamp') AS row_count
+FROM call WHERE defect = 'bad timestamp';
 
 -- name: without_launch
 SELECT coalesce(sum(event_count), 0)::BIGINT AS row_count FROM used ANTI JOIN launch USING (process, correlation);
@@ -64,7 +81,9 @@ FROM (
     ) > 1
 )
 GROUP BY ALL
+UNION ALL
+SELECT export, table_name, reason, row_count FROM raw_launch_aside
 ORDER BY ALL;
 
 -- name: drop
-DROP VIEW call; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch;
+DROP VIEW call; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch; DROP TABLE raw_launch_aside;
