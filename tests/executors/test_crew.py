@@ -26,11 +26,12 @@ from tracelens.simulate import Launch, write_events
 
 
 class Shuffled:
-    """A crew of this process that does its work in a random order."""
+    """A crew of this process that does its work in a random order, as two processes would."""
 
     def __init__(self, seed: int, base: Path) -> None:
         self._draw, self._base = random.Random(seed), base
-        self._kept: list[tuple[Portion, EventRuns]] = []
+        #: Of two processes, which exports each keeps, and their events.
+        self._kept: list[tuple[set[int], EventRuns]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -43,16 +44,17 @@ class Shuffled:
 
     def read(self, portions: Sequence[Portion], progress: Any) -> list[Told]:
         told: dict[int, Told] = {}
+        self._kept = [(set(), EventRuns(0, self._base)) for _ in range(2)]
         for number in self._any_order(len(portions)):
-            runs = EventRuns(0, self._base)
+            exports, runs = self._draw.choice(self._kept)
             told[number] = portion.read(portions[number], Means(), self._base, runs)
-            self._kept.append((portions[number], runs))
+            exports.update(portions[number].numbers)
         return [told[number] for number in range(len(portions))]
 
     def write(self, order: Order, folder: Path) -> None:
-        for number in self._any_order(len(self._kept)):
-            of, runs = self._kept[number]
-            portion.write(runs, order.of(of.numbers), folder, 1)
+        kept = [self._kept[number] for number in self._any_order(len(self._kept))]
+        for of, runs in kept:
+            portion.write(runs, order.of(of), folder, 1)
             runs.close()
 
     def write_parts(self, requests: Sequence[PartRequest], folder: Path) -> None:

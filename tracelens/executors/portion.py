@@ -115,19 +115,16 @@ def read(portion: Portion, means: Means, base: Path, runs: EventRuns, progress: 
 
 
 def write(runs: EventRuns, order: Order, folder: Path, threads: int) -> list[Path]:
-    """Writes the events of some exports: those of ranks, and in `others-*.parquet` those of none.
+    """Writes the events of some exports: those of ranks, and in `others-EXPORT.parquet` those of none.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
     files = event_files.write_ranks(runs, order, folder, threads)
-    others = event_files.other_tables(runs, order.others, order.name_ids)
-    for first in others:
-        files.append(folder / f"others-{min(order.name_ids):06}.parquet")
-        with pq.ParquetWriter(files[-1], first.schema, compression="zstd") as writer:
-            writer.write_table(first)
-            for more in others:
-                writer.write_table(more)
+    for export in sorted({place[0] for _, place in order.others}):
+        files.append(folder / f"others-{export:06}.parquet")
+        mine = event_files.other_tables(runs, order.of([export]).others, order.name_ids)
+        pq.write_table(pa.concat_tables(mine), files[-1], compression="zstd")
     return files
 
 
