@@ -81,7 +81,7 @@ def test_memory_that_does_not_hold_the_events_costs_no_answer(made: Path, monkey
 
 def test_parts_are_loaded_on_demand(path: Path) -> None:
     with open_trace([str(path)]) as trace:
-        tables = "SELECT table_name FROM duckdb_tables() WHERE table_name IN ('launch', 'nvtx') ORDER BY ALL"
+        tables = "SELECT table_name FROM information_schema.tables WHERE table_name IN ('launch', 'nvtx') ORDER BY ALL"
         assert trace.db.sql(tables).fetchall() == []
         trace.ensure("launch")
         trace.ensure("launch")
