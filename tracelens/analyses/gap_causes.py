@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.launch_clock import LaunchClock
+from tracelens.analyses.launch_clock import QUEUED_NS, LaunchClock
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.timeline import Codes, Ints, Timeline
 
@@ -31,9 +31,6 @@ CAUSES = (
 """In the order in which they are tried; a cause's code is its place."""
 
 IDLE, STEP_BOUNDARY, IN_GRAPH, UNKNOWN, HOST_LATE, LAUNCH_LATENCY, BACK_TO_BACK, DEPENDENCY = range(8)
-
-QUEUED_NS = 5_000
-"""Queued kernels of one stream follow each other within this."""
 
 NULL = np.iinfo(np.int64).min
 """Stands for null in a slice."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
-from tracelens.analyses.gap_causes import CAUSES, NULL, StepEdges, explain
-from tracelens.analyses.launch_clock import LaunchClock, launch_clock, typical_latency
+from tracelens.analyses.gap_causes import CAUSES, HOST_LATE, LAUNCH_LATENCY, NULL, StepEdges, explain
+from tracelens.analyses.launch_clock import HostClock, LaunchClock, launch_clock, typical_latency
 from tracelens.analyses.occupancy import Occupancy, occupancy
 from tracelens.analyses.registered import register
 from tracelens.analyses.step_search import Steps, search_steps
@@ -24,6 +24,9 @@ from tracelens.units import plural
 _SQL = Path(__file__).with_suffix(".sql")
 
 _ROWS = 1 << 20
+
+_UNDECIDED = 0.01
+"""Share of the gap time of host_late and launch_latency that may be undecided without a word."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Gaps:
         host_part, launch_part: int64 ns; `gap_causes.NULL` where the cause has no parts.
         step_cause_ns: int64 [rows of `Steps.table`, causes], gap time in each window.
         typical: rank, graph_launch, launch_count, typical_ns.
-        shift_ns: export -> shift of its host clock.
+        host_clocks: the clocks of devices against their hosts'.
+        undecided_ns: gap time that another offset within its bounds would move between host_late and launch_latency.
         opaque: rank -> whether its replays at least show as one row each; ranks of graph-level captures only.
         notices: what the reader must know.
     """
@@ -53,9 +57,19 @@ class Gaps:
     launch_part: Ints
     step_cause_ns: Ints
     typical: pl.DataFrame
-    shift_ns: dict[int, int]
+    host_clocks: tuple[HostClock, ...]
+    undecided_ns: int
     opaque: dict[int, bool]
     notices: tuple[Notice, ...]
+
+    @property
+    def clock_facts(self) -> dict[str, object]:
+        """What an answer's provenance says of the clocks of devices and hosts."""
+        clocks = [
+            {"ranks": list(one.ranks)} | asdict(one.offset) | {"start_ns": max(one.offset.start_ns, 0)}
+            for one in self.host_clocks
+        ]
+        return {"host_clock": clocks, "undecided_ns": self.undecided_ns}
 
 
 def find_gaps(trace: LoadedTrace) -> Gaps:
@@ -95,6 +109,7 @@ def _search(trace: LoadedTrace) -> Gaps:
         ).astype(np.int64)
         led.append((part.led + part.low, part.launch_start, part.host_part, part.launch_part))
     places, launch_start, host_part, launch_part = (np.concatenate(parts) for parts in zip(*led, strict=True))
+    told = _told_apart(occ, launches, cause, places, launch_start)
     return Gaps(
         occupancy=occ,
         cause=cause,
@@ -105,10 +120,25 @@ def _search(trace: LoadedTrace) -> Gaps:
         launch_part=launch_part,
         step_cause_ns=step_cause_ns.reshape(-1, len(CAUSES)),
         typical=shown,
-        shift_ns=launches.shift_ns,
+        host_clocks=launches.clocks,
+        undecided_ns=told[0],
         opaque=dict(trace.rows(_SQL, "opaque_ranks").filter(pl.col("rank").is_in(trace.ranks)).iter_rows()),
-        notices=_notices(tl, launches),
+        notices=_notices(tl, launches, *told),
     )
+
+
+def _told_apart(
+    occ: Occupancy, launches: LaunchClock, cause: npt.NDArray[np.uint8], places: Ints, launch_start: Ints
+) -> tuple[int, int]:
+    """(gap time that other offsets within their bounds would move between host_late and launch_latency, both in all)."""
+    either = np.isin(cause[places], (HOST_LATE, LAUNCH_LATENCY))
+    places, begin = places[either], launch_start[either]
+    tl = occ.timeline
+    dry, start = tl.end[occ.before[places]], tl.start[occ.after[places]]
+    earlier, later = launches.doubt(tl.launch[occ.after[places]])
+    near = np.where(begin >= dry, begin - dry < earlier, dry - begin <= later)
+    length = start - dry
+    return int(length[near].sum()), int(length.sum())
 
 
 def _step_edges(tl: Timeline, steps: Steps) -> StepEdges:
@@ -159,18 +189,28 @@ def nullable(values: Ints) -> pl.Series:
     return pl.select(pl.when(pl.Series(values != NULL)).then(pl.Series(values))).to_series()
 
 
-def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
+def _notices(tl: Timeline, launches: LaunchClock, undecided_ns: int, either_ns: int) -> tuple[Notice, ...]:
     notices = []
     if launches.early_count:
-        shifts = ", ".join(f"{shift / 1000:.1f} us" for shift in launches.shift_ns.values())
         notices.append(
             Notice(
                 "starts-before-launch",
                 "info",
-                f"{plural(launches.early_count, 'event')} before the API call although the host clock was shifted ({shifts}); "
-                "such a launch is not used",
+                f"{plural(launches.early_count, 'event')} before the API call on any clock that serves the others; such a "
+                "launch is not used",
                 "",
                 launches.early_count,
+            )
+        )
+    if undecided_ns > _UNDECIDED * either_ns:
+        notices.append(
+            Notice(
+                "host-clock",
+                "info",
+                f"the host's clock is known to within {_within(launches)} us of the devices': {undecided_ns / 1e6:.3f} of "
+                f"{either_ns / 1e6:.3f} ms of host_late and launch_latency lie too near for telling one from the other",
+                "",
+                undecided_ns,
             )
         )
     overlaps = _overlaps_on_stream(tl)
@@ -186,6 +226,16 @@ def _notices(tl: Timeline, launches: LaunchClock) -> tuple[Notice, ...]:
             )
         )
     return tuple(notices)
+
+
+def _within(launches: LaunchClock) -> str:
+    """The largest distance of an offset from its bounds, us."""
+    far = [
+        max(one.offset.ahead_ns - one.offset.least_ns, one.offset.most_ns - one.offset.ahead_ns)
+        for one in launches.clocks
+        if one.offset.launch_count
+    ]
+    return f"{max(far, default=0) / 1000:.1f}"
 
 
 def _overlaps_on_stream(tl: Timeline) -> int:

@@ -99,13 +99,16 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     tl = timeline(trace)
     hidden = [rank for rank, shown in found.opaque.items() if not shown]
     cut = cut_gaps(trace, tl, found, hidden)
-    provenance = trace.provenance() | {
-        "marker": steps.marking.marker,
-        "regularity": steps.facts["regularity"],
-        "host_shift_ns": [found.shift_ns[key] for key in sorted(found.shift_ns)],
-        "launch_latency_ns": found.typical.filter(pl.col("launch_count") > 0).to_dicts(),
-        "window": select(trace).words,
-    }
+    provenance = (
+        trace.provenance()
+        | found.clock_facts
+        | {
+            "marker": steps.marking.marker,
+            "regularity": steps.facts["regularity"],
+            "launch_latency_ns": found.typical.filter(pl.col("launch_count") > 0).to_dicts(),
+            "window": select(trace).words,
+        }
+    )
     notices = (
         *trace.notices,
         *aligned_clock(trace).alignment.notices,
@@ -194,10 +197,5 @@ def _sentences(causes: pl.DataFrame, edges: pl.DataFrame, found: Gaps) -> tuple[
         times = sorted(seen.filter(pl.col("graph_launch") == graph)["typical_ns"].to_list())
         if times:
             low, high = f"{times[0] / 1e3:.1f}", f"{times[-1] / 1e3:.1f}"
-            # The smallest shift that lets no launch come after its event takes the quickest launch for instant.
-            shifted = all(shift > 0 for shift in found.shift_ns.values())
-            least, known = ("at least ", "beyond the quickest launch") if shifted else ("", "by the recorded clocks")
-            lines.append(
-                f"{what} takes {least}{low if low == high else f'{low} to {high}'} us here (median of each rank, {known})."
-            )
+            lines.append(f"{what} takes {low if low == high else f'{low} to {high}'} us here (median of each rank).")
     return tuple(lines)

@@ -1,9 +1,8 @@
 """Launch calls on the clocks of the devices, and how long a launch takes.
 
-Host and devices are on different clocks, 5 to 25 us apart. The devices of one export are first put on one clock: by
-the ends of their collectives, else by equal 1st percentiles of the delay between call and start where the device was
-waiting. Then the calls move earlier by the smallest shift that leaves at most one launch in a thousand before its
-call: nothing runs before it is launched, and one bad stamp must not decide.
+The devices of one export whose collectives end together are put on one clock first. How far such a clock is ahead of its
+host's is bounded from both sides (`host_offset`): by launches, which come before their events, and by waits, which end
+after them.
 """
 
 from __future__ import annotations
@@ -15,15 +14,31 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.host_offset import Observed, Offset, offsets
+from tracelens.analyses.host_waits import DeviceClocks, waits_of
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import Flags, Ints, Timeline
+from tracelens.analyses.timeline import Codes, Flags, Ints, Timeline
 
-SHIFT_LIMIT_NS = 100_000
-EARLY_SHARE = 0.001
 TYPICAL_NS = 10_000
 """Launch latency of a rank that shows too few launches into an idle device."""
 
 TYPICAL_LEAST = 20
+
+QUEUED_NS = 5_000
+"""Queued kernels of one stream follow each other within this."""
+
+
+@dataclass(frozen=True)
+class HostClock:
+    """What is known of the clocks of devices against their host's.
+
+    Attributes:
+        ranks: those whose devices show this clock.
+        offset: over a stretch of time.
+    """
+
+    ranks: tuple[int, ...]
+    offset: Offset
 
 
 @dataclass(frozen=True)
@@ -35,16 +50,26 @@ class LaunchClock:
         begin: int64 ns [calls], the call's begin on the timeline's axis.
         end: int64 ns [calls], its end there.
         usable: bool [calls], false where the event still starts before its call.
-        shift_ns: export -> shift of its host clock.
-        early_count: launches that start before their call after the shift.
+        clock: int32 [calls], place in `clocks`; 0 where the call has no event.
+        clocks: clocks of devices against their hosts', by lowest rank and time.
+        early_count: launches that start before their call on these clocks.
     """
 
     first: Ints
     begin: Ints
     end: Ints
     usable: Flags
-    shift_ns: dict[int, int]
+    clock: Codes
+    clocks: tuple[HostClock, ...]
     early_count: int
+
+    def doubt(self, calls: Codes) -> tuple[Ints, Ints]:
+        """By how many ns each call may have begun earlier, and later, than `begin` says."""
+        ends = [
+            (one.offset.ahead_ns - one.offset.least_ns, one.offset.most_ns - one.offset.ahead_ns) for one in self.clocks
+        ]
+        table = np.array(ends or [(0, 0)], np.int64)[self.clock[calls]]
+        return table[:, 0], table[:, 1]
 
 
 def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClock:
@@ -58,97 +83,52 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     used = np.flatnonzero(first < len(tl))
     event = first[used]
     place = tl.rank_place[event].astype(np.int64)
-    own = tl.own_time(place, tl.start[event])
-    correction = _device_corrections(tl, occ, clock, used, event, place, own)
-    export = tl.rank_table["export"].to_numpy().astype(np.int64)[place]
-    delay = own + correction - calls.begin[used]
-    shift = {int(one): _host_shift(delay[export == one]) for one in np.unique(export)}
-    moved = np.zeros(len(used), np.int64)
-    for one, amount in shift.items():
-        moved[export == one] = amount
-    to_axis = tl.shift[place] - correction - moved
+    devices = DeviceClocks.of(tl, clock)
+    group = devices.group
+    start = devices.time(event, tl.start[event])
+    delay = start - calls.begin[used]
+    idle = _ends_long_gap(tl, occ)[event]
+    waits = waits_of(tl, devices)
+    ahead = np.zeros(len(used), np.int64)
+    stretch = np.zeros(len(used), np.int32)
+    clocks: list[HostClock] = []
+    for one in range(int(group.max(initial=-1)) + 1):
+        mine = np.flatnonzero(group[place] == one)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        here = np.flatnonzero(waits.group == one)
+        here = here[np.argsort(waits.ended[here], kind="stable")]
+        found = offsets(
+            Observed(
+                start[mine],
+                delay[mine],
+                (calls.end - calls.begin)[used[mine]],
+                calls.graph[used[mine]],
+                idle[mine],
+                waits.ended[here],
+                waits.lag[here],
+            )
+        )
+        which = np.searchsorted([each.start_ns for each in found], start[mine], side="right") - 1
+        ahead[mine] = np.array([each.ahead_ns for each in found], np.int64)[which]
+        stretch[mine] = which + len(clocks)
+        ranks = tuple(tl.ranks[group == one].tolist())
+        clocks += [HostClock(ranks, each) for each in found]
+    to_axis = tl.start[event] - start + ahead
     begin = np.zeros(count, np.int64)
     end = np.zeros(count, np.int64)
     begin[used] = calls.begin[used] + to_axis
     end[used] = calls.end[used] + to_axis
     usable = np.zeros(count, bool)
-    usable[used] = delay + moved >= 0
-    return LaunchClock(first, begin, end, usable, shift, int(np.count_nonzero(~usable[used])))
+    usable[used] = delay >= ahead
+    codes = np.zeros(count, np.int32)
+    codes[used] = stretch
+    return LaunchClock(first, begin, end, usable, codes, tuple(clocks), int(np.count_nonzero(~usable[used])))
 
 
-def _host_shift(delay: Ints) -> int:
-    """The smallest shift that leaves at most `EARLY_SHARE` of the delays negative, up to the limit."""
-    if len(delay) == 0:
-        return 0
-    allowed = int(len(delay) * EARLY_SHARE)
-    least = int(np.partition(delay, allowed)[allowed])
-    return min(max(-least, 0), SHIFT_LIMIT_NS)
-
-
-def _device_corrections(
-    tl: Timeline, occ: Occupancy, clock: AlignedClock, used: Ints, event: Ints, place: Ints, own: Ints
-) -> Ints:
-    """What is added to own times so that all devices of an export show one clock: its lowest rank's."""
-    correction = np.zeros(len(used), np.int64)
-    group, leader = _clock_groups(tl, clock)
-    # Inside a group the aligned clock tells; its reference is the group's lowest rank.
-    ranks, leaders = tl.ranks[place], tl.ranks[leader[place]]
-    follows = ranks != leaders
-    if bool(follows.any()):
-        at = np.flatnonzero(follows)
-        correction[at] = clock.aligned(ranks[at], own[at]) - clock.aligned(leaders[at], own[at])
-    if len(np.unique(group)) == len(np.unique(tl.rank_table["export"].to_numpy())):
-        return correction
-    # Between groups of one export: equal 1st percentiles of the delay where the device was waiting.
-    waited = _found_idle(tl, occ, used, event, place)
-    delays = pl.DataFrame(
-        {"group": group[place[waited]], "delay": (own + correction - tl.launches.begin[used])[waited]}
-    )
-    low = {
-        int(one): value
-        for one, value, size in delays.group_by("group")
-        .agg(pl.col("delay").quantile(0.01, "linear"), pl.len())
-        .iter_rows()
-        if size >= TYPICAL_LEAST
-    }
-    exports = tl.rank_table["export"].to_numpy()
-    moves = np.zeros(int(group.max()) + 1, np.int64)
-    for one in np.unique(exports).tolist():
-        members = list(dict.fromkeys(group[exports == one].tolist()))
-        if members[0] not in low:
-            continue
-        for other in members[1:]:
-            if other in low:
-                moves[other] = round(low[members[0]] - low[other])
-    return correction + moves[group[place]]
-
-
-def _clock_groups(tl: Timeline, clock: AlignedClock) -> tuple[Ints, Ints]:
-    """(group, lowest rank's place) per rank: ranks of one export whose clocks are known to each other."""
-    groups: dict[tuple[int, int, int], int] = {}
-    leaders: list[int] = []
-    group = np.zeros(len(tl.ranks), np.int64)
-    for place, (rank, export) in enumerate(tl.rank_table.select("rank", "export").iter_rows()):
-        if rank in clock.fitted:
-            key = (export, 0, clock.rank_set[rank])
-        elif rank in clock.chosen:
-            key = (export, 1, 0)
-        else:
-            key = (export, 2, place)
-        if key not in groups:
-            groups[key] = len(leaders)
-            leaders.append(place)
-        group[place] = groups[key]
-    return group, np.array(leaders, np.int64)[group]
-
-
-def _found_idle(tl: Timeline, occ: Occupancy, used: Ints, event: Ints, place: Ints) -> Flags:
-    """Whether each call's first event found the device waiting since before the call."""
-    gap_of = np.full(len(tl), -1, np.int32)
-    gap_of[occ.after] = np.arange(len(occ.after), dtype=np.int32)
-    gap = gap_of[event]
-    dry = np.where(gap >= 0, tl.end[occ.before[np.maximum(gap, 0)]] if len(occ) else 0, 0) - tl.shift[place]
-    result: Flags = (gap >= 0) & (tl.launches.begin[used] >= dry)
+def _ends_long_gap(tl: Timeline, occ: Occupancy) -> Flags:
+    """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
+    result = np.zeros(len(tl), bool)
+    result[occ.after[tl.start[occ.after] - tl.end[occ.before] > QUEUED_NS]] = True
     return result
 
 

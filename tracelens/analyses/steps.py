@@ -72,9 +72,7 @@ def steps(trace: LoadedTrace) -> StepsResult:
     """
     found = search_steps(trace)
     gaps = search_gaps(trace)
-    provenance = (
-        trace.provenance() | found.facts | {"host_shift_ns": [gaps.shift_ns[key] for key in sorted(gaps.shift_ns)]}
-    )
+    provenance = trace.provenance() | found.facts | gaps.clock_facts
     notices = (*trace.notices, *aligned_clock(trace).alignment.notices, *found.notices, *gaps.notices, *_opaque(gaps))
     if not len(found.marking):
         return StepsResult(tables={}, notices=notices, provenance=provenance)

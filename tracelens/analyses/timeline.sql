@@ -48,9 +48,11 @@ GROUP BY process ORDER BY process
 
 -- name: launches
 -- One row per API call of these processes that launched an event, with the place of its name in `api_names`, -1
--- without a name. Order: that of the table, in which the calls of a process follow each other by begin.
+-- without a name; wait_end_ns: the lowest number without a wait. Order: that of the table, in which the calls of a
+-- process follow each other by begin.
 SELECT process, coalesce(thread, -1) AS thread, correlation, start_ns, end_ns,
-    (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api, graph_launch::UTINYINT AS graph_launch
+    (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api, graph_launch::UTINYINT AS graph_launch,
+    coalesce(wait_end_ns, -9223372036854775808) AS wait_end_ns
 FROM launch WHERE list_contains($processes::INTEGER[], process)
 
 -- name: api_names

@@ -20,6 +20,8 @@ _SMALL = 1_000_000
 
 _BLOCK = 1 << 17
 
+_NEVER = np.iinfo(np.int64).min
+
 
 @dataclass(frozen=True)
 class Launches:
@@ -31,6 +33,8 @@ class Launches:
         thread: [calls], place of the calling thread in `threads`.
         api: [calls], place of the API's name in `api_names`, -1 without a name.
         graph: bool [calls], whether the call replays a graph.
+        waited: int64, places of the calls after which the thread waited for the device, having launched nothing more.
+        wait_end: int64 ns, ends of the calls in which it waited; one for each of `waited`.
         threads: the (process, thread) pairs, ascending.
         api_names: names, ascending.
     """
@@ -40,6 +44,8 @@ class Launches:
     thread: Narrow
     api: npt.NDArray[np.signedinteger]
     graph: npt.NDArray[np.bool_]
+    waited: Ints
+    wait_end: Ints
     threads: pl.DataFrame
     api_names: tuple[str, ...]
 
@@ -76,7 +82,10 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
     api = np.empty(count, np.min_scalar_type(-len(names) - 2))
     graph = np.empty(count, bool)
     threads = PairCodes(count)
-    for part, (process, thread, *values) in batches(trace, "launches", names=names, **wanted):
+    waits = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for part, (process, thread, *values, wait_end) in batches(trace, "launches", names=names, **wanted):
+        told = np.flatnonzero(wait_end != _NEVER)
+        waits.append((told + part.start, wait_end[told]))
         threads.add(part, process, thread)
         for target, own in zip((correlation, begin, end, api, graph), values, strict=True):
             target[part] = own
@@ -87,6 +96,8 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
         thread=thread,
         api=api,
         graph=graph,
+        waited=np.concatenate([place for place, _ in waits]),
+        wait_end=np.concatenate([end for _, end in waits]),
         threads=pl.DataFrame({"process": pairs[:, 0].astype(np.int32), "thread": pairs[:, 1]}),
         api_names=tuple(names),
     )

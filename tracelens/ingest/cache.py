@@ -29,7 +29,7 @@ from typing import Any
 from tracelens import __version__
 from tracelens.ingest.discover import Found
 
-FORMAT = 1
+FORMAT = 2
 _MANIFEST = "manifest.json"
 _USED = "used"
 _DRAFT = ".tracelens-draft-"

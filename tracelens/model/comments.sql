@@ -96,6 +96,7 @@ COMMENT ON COLUMN launch.start_ns IS 'Begin of the call, ns of the export''s own
 COMMENT ON COLUMN launch.end_ns IS 'End of the call, ns of the export''s own time';
 COMMENT ON COLUMN launch.api_name IS 'Name of the call, with CUDA''s version suffix';
 COMMENT ON COLUMN launch.graph_launch IS 'Whether it replays a CUDA graph';
+COMMENT ON COLUMN launch.wait_end_ns IS 'End of the synchronising call in which its thread then waited for the device for 5 us or longer, having launched nothing in between, ns of the export''s own time; null where it did not';
 
 -- name: nvtx
 COMMENT ON VIEW nvtx IS 'One row per NVTX range or mark; PyTorch''s per-operator ranges are left out';

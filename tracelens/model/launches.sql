@@ -51,9 +51,19 @@ WITH once AS (
     QUALIFY row_number() OVER (
         PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name NULLS LAST, thread NULLS LAST, table_name
     ) = 1
+), waited AS (
+    -- the call in which a thread waited for the device, having launched nothing since; a call shorter than 5 us found
+    -- the work done and says nothing about when that was
+    SELECT process, correlation, min(w.end_ns) AS wait_end_ns
+    FROM (
+        SELECT process, thread, start_ns, end_ns FROM call
+        WHERE defect IS NULL AND contains(api_name, 'Synchronize') AND end_ns - start_ns >= 5000
+    ) w ASOF JOIN once l USING (process, thread, start_ns)
+    GROUP BY ALL
 )
-SELECT process, thread, correlation, start_ns, end_ns, api_name, coalesce(contains(api_name, 'GraphLaunch'), false) AS graph_launch
-FROM once
+SELECT process, thread, correlation, start_ns, end_ns, api_name, coalesce(contains(api_name, 'GraphLaunch'), false) AS graph_launch,
+    wait_end_ns
+FROM once LEFT JOIN waited USING (process, correlation)
 ORDER BY process, start_ns, end_ns, correlation;
 
 -- name: repeated_count

@@ -214,17 +214,20 @@ class _Tables:
         self._waits(owner, clock, common, shift, launch_shift)
 
     def _waits(self, owner: Owner, clock: RankClock, common: dict[str, Any], shift: int, launch_shift: int) -> None:
-        """The host's wait for each step's read-back."""
+        """The host's wait for a read-back after each step's launches: of that step, or of the one before if it runs ahead."""
         timeline, rank, events = self.timeline, owner.rank, self.events
-        if self.spec.host_ahead:
-            return
         last = np.cumsum([len(timeline.programs[step.program].launches) for step in timeline.steps]) - 1
         begin = events.launch_end[rank, last] + 300
-        done = [
-            int(step.end[rank, timeline.programs[step.program].read_back]) + self.spec.sync_ns
-            for step in timeline.steps
-        ]
-        finish = np.maximum(np.array(done), begin + 400)
+        done = np.array(
+            [
+                int(step.end[rank, timeline.programs[step.program].read_back]) + self.spec.sync_ns
+                for step in timeline.steps
+            ]
+        )
+        if self.spec.host_ahead:
+            ahead = np.array([not step.idle_after_ns for step in timeline.steps])
+            done = np.where(ahead, np.concatenate([begin[:1], done[:-1]]), done)
+        finish = np.maximum(done, begin + (150 if self.spec.host_ahead else 400))
         lost = int(self.spec.per_rank("lost_launches")[rank])
         use = last >= lost
         columns: dict[str, Any] = {

@@ -1,0 +1,140 @@
+"""Waits of the host for its devices, and the clocks on which the events that they waited for have ended."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.host_offset import LIMIT_NS
+from tracelens.analyses.timeline import Ints, Timeline
+
+_BLOCKING = re.compile(r"cudaMemcpy(2D|3D)?(_|$)|cuMemcpyDtoH_")
+"""Copies that return once the data is there, where they lead to the host."""
+
+_TO_HOST = 2
+_NEVER = np.iinfo(np.int64).min
+_COPIES_BACK = 3
+
+
+@dataclass(frozen=True)
+class DeviceClocks:
+    """Clocks of devices that are known to each other, export by export.
+
+    Attributes:
+        group: int64 [ranks], number of the clock that the rank's device shows.
+        leader: int64 [ranks], place of the lowest rank that shows it: times are given as its device tells them.
+        tl: the timeline.
+        clock: the clock of `align`.
+    """
+
+    group: Ints
+    leader: Ints
+    tl: Timeline
+    clock: AlignedClock
+
+    @classmethod
+    def of(cls, tl: Timeline, clock: AlignedClock) -> DeviceClocks:
+        """The clocks of a trace: one for the ranks of an export whose collectives end together, else one each."""
+        groups: dict[tuple[int, int, int], int] = {}
+        leaders: list[int] = []
+        group = np.zeros(len(tl.ranks), np.int64)
+        for place, (rank, export) in enumerate(tl.rank_table.select("rank", "export").iter_rows()):
+            if rank in clock.fitted:
+                key = (export, 0, clock.rank_set[rank])
+            elif rank in clock.chosen:
+                key = (export, 1, 0)
+            else:
+                key = (export, 2, place)
+            if key not in groups:
+                groups[key] = len(leaders)
+                leaders.append(place)
+            group[place] = groups[key]
+        return cls(group, np.array(leaders, np.int64)[group], tl, clock)
+
+    def time(self, events: Ints, axis: Ints) -> Ints:
+        """Times of events on the axis as the clock of their device tells them."""
+        place = self.tl.rank_place[events].astype(np.int64)
+        own = self.tl.own_time(place, axis)
+        ranks, leaders = self.tl.ranks[place], self.tl.ranks[self.leader[place]]
+        at = np.flatnonzero(ranks != leaders)
+        if len(at):
+            own[at] += self.clock.aligned(ranks[at], own[at]) - self.clock.aligned(leaders[at], own[at])
+        return own
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Calls that returned because an event had ended.
+
+    Attributes:
+        group: int64, number of the clock of the event's device.
+        ended: int64 ns, the event's end on that clock.
+        lag: int64 ns, end of the wait on the host's clock - that.
+    """
+
+    group: Ints
+    ended: Ints
+    lag: Ints
+
+
+def waits_of(tl: Timeline, devices: DeviceClocks) -> Waits:
+    """Every wait of a thread for what it launched last or, where that ended too late for it, for a copy to the host
+    that it launched before: an engine that runs ahead waits for the step before."""
+    calls = tl.launches
+    until = np.full(len(calls.begin), _NEVER)
+    until[calls.waited] = calls.wait_end
+    back = _copies_to_host(tl)
+    if any(_BLOCKING.match(name) for name in calls.api_names):
+        blocking = np.array([bool(_BLOCKING.match(name)) for name in calls.api_names] + [False])
+        call = tl.launch[back]
+        call = call[blocking[calls.api[call]]]
+        until[call] = calls.end[call]
+    if not bool((until > _NEVER).any()):
+        none = np.empty(0, np.int64)
+        return Waits(none, none, none)
+    event = np.flatnonzero((tl.launch >= 0) & (until[tl.launch] > _NEVER))
+    # A replay has ended with its last node.
+    last = np.full(len(until), _NEVER)
+    np.maximum.at(last, tl.launch[event], tl.end[event])
+    event = event[tl.end[event] == last[tl.launch[event]]]
+    call = tl.launch[event].astype(np.int64)
+    late = devices.time(event, tl.end[event]) > until[call] + LIMIT_NS
+    others, own = _copies_before(tl, devices, back, call[late], until[call[late]])
+    event = np.concatenate([event[~late], others])
+    ended = devices.time(event, tl.end[event])
+    lag = until[np.concatenate([call[~late], own])] - ended
+    near = np.abs(lag) <= LIMIT_NS
+    return Waits(devices.group[tl.rank_place[event[near]]], ended[near], lag[near])
+
+
+def _copies_to_host(tl: Timeline) -> Ints:
+    """Launched copies to the host, by thread and begin of the call."""
+    places, kinds = tl.copies
+    places = places[(kinds == _TO_HOST) & (tl.launch[places] >= 0)]
+    call = tl.launch[places]
+    order = np.lexsort((tl.launches.begin[call], tl.launches.thread[call]))
+    result: Ints = places[order]
+    return result
+
+
+def _copies_before(tl: Timeline, devices: DeviceClocks, back: Ints, call: Ints, until: Ints) -> tuple[Ints, Ints]:
+    """(the last copy that had ended of the few that its thread launched before, the call), for calls that have one."""
+    calls = tl.launches
+    launched = tl.launch[back]
+    ended = devices.time(back, tl.end[back])
+    found: list[Ints] = [back[:0]]
+    own: list[Ints] = [call[:0]]
+    for thread in np.unique(calls.thread[call]).tolist():
+        low, high = np.searchsorted(calls.thread[launched], [thread, thread + 1])
+        mine = np.flatnonzero(calls.thread[call] == thread)
+        place = low - 1 + np.searchsorted(calls.begin[launched[low:high]], calls.begin[call[mine]])
+        for _ in range(_COPIES_BACK):
+            mine, place = mine[place >= low], place[place >= low]
+            over = ended[place] <= until[mine] + LIMIT_NS
+            found.append(back[place[over]])
+            own.append(call[mine[over]])
+            mine, place = mine[~over], place[~over] - 1
+    return np.concatenate(found), np.concatenate(own)
