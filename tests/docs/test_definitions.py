@@ -177,6 +177,25 @@ def test_causes_of_gaps(cause: str, host_part_ns: int | None, launch_part_ns: in
     assert (gap["host_part_ns"], gap["launch_part_ns"]) == (host_part_ns, launch_part_ns)
 
 
+def test_the_clock_of_the_host(tmp_path: Path) -> None:
+    """The drawing 30 times over, every 100 us."""
+    section = "**The host's clock.**"
+    call, wait = drawn("host    ", section)
+    (one,) = drawn("GPU     ", section)
+    events: list[Any] = []
+    for shift in range(0, 3000, 100):
+        at = [START_NS + (shift + time) * 1000 for time in (call.start, call.end, wait.start, wait.end)]
+        events.append(
+            launched(Drawn(one.start + shift, one.end + shift, "K"), "kernel_k", (shift + call.start, shift + call.end))
+        )
+        events.append(Launch("cudaStreamSynchronize_v3020", at[2], at[3], 5_000 + shift))
+    (clock,) = answer("gaps", write_events(events, tmp_path / "x.sqlite"))["provenance"]["host_clock"]
+    assert "call's begin = 9" in PAGE
+    assert "end = -4" in PAGE
+    assert (one.start - call.start, wait.end - one.end) == (9, -4)
+    assert (clock["least_ns"], clock["ahead_ns"], clock["most_ns"]) == (4_500, 5_750, 7_000)
+
+
 def test_arrival_wait_skew_and_transfer(tmp_path: Path) -> None:
     section = "## Collectives"
     events = []

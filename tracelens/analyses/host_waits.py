@@ -92,10 +92,11 @@ def waits_of(tl: Timeline, devices: DeviceClocks) -> Waits:
         call = tl.launch[back]
         call = call[blocking[calls.api[call]]]
         until[call] = calls.end[call]
-    if not bool((until > _NEVER).any()):
+    waited = np.append(until > _NEVER, False)  # the last stands for events without a call
+    if not bool(waited.any()):
         none = np.empty(0, np.int64)
         return Waits(none, none, none)
-    event = np.flatnonzero((tl.launch >= 0) & (until[tl.launch] > _NEVER))
+    event = np.flatnonzero(waited[tl.launch])
     # A replay has ended with its last node.
     last = np.full(len(until), _NEVER)
     np.maximum.at(last, tl.launch[event], tl.end[event])
