@@ -42,7 +42,7 @@ def walked(events: list[tuple[int, int, int, int]]) -> tuple[dict[tuple[int, int
     return owned, union
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=300)
 @given(
     st.lists(EVENT.map(lambda one: (one[0], one[1], one[2], one[2] + one[3])), max_size=25),
     st.lists(st.integers(1, 6), max_size=6),
@@ -61,6 +61,9 @@ def test_against_a_walk_over_every_instant(
             assert sweep.owned_ns[lane, code] == owned.get((lane, code), 0)
         for group in range(2):
             assert sweep.union_ns[lane, group] == union.get((lane, group), 0)
+        taking = [event for event in events if event[0] == lane and event[3] > event[2]]
+        span = max(event[3] for event in taking) - min(event[2] for event in taking) if taking else 0
+        assert sweep.span_ns()[lane] == span
 
 
 @pytest.mark.parametrize("length", [10**9, 2**53 - 1, 2**58])

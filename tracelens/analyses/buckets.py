@@ -98,7 +98,10 @@ def buckets(
     else:
         for rank, name, start_ns, end_ns, counted in selected_events(trace):
             sweep.add(np.searchsorted(lanes, rank), name, start_ns, end_ns, counted)
-    spans = selection.span_ns()
+    if selection.whole:  # nothing is cut, so that the sweep saw where each rank begins and ends
+        spans = dict(zip(ranks, sweep.span_ns().tolist(), strict=True))
+    else:
+        spans = selection.span_ns()
     unknown = bool(trace.rows(_SQL, "invisible_graphs").item())
     rows = _rows(sweep, bucket_names, groups, ranks, [spans.get(rank, 0) for rank in ranks], unknown)
     tables = {"buckets": BucketResult.schemas["buckets"].frame(rows)}
@@ -131,6 +134,7 @@ def _sweep_compute_first(trace: LoadedTrace, sweep: Sweep, lanes: Ints, collecti
     sweep.count += among.count
     sweep.summed_ns += among.summed_ns
     sweep.union_ns += among.union_ns
+    sweep.widen(among)
     for one in np.unique(lane):
         mine = lane == one
         compute = mine & ~collective[name]

@@ -47,6 +47,18 @@ class Sweep:
         self.union_ns = np.zeros((lanes, self._group_count), np.int64)
         self._lane_end = np.full(lanes, _NOTHING_YET, np.int64)
         self._group_end = np.full(lanes * self._group_count, _NOTHING_YET, np.int64)
+        self._first = np.full(lanes, -_NOTHING_YET, np.int64)
+        self._last = np.full(lanes, _NOTHING_YET, np.int64)
+
+    def span_ns(self) -> Ints:
+        """Per lane, from its first event's start to its last event's end; events of no length extend no span."""
+        spans: Ints = np.maximum(self._last - self._first, 0)
+        return spans
+
+    def widen(self, other: Sweep) -> None:
+        """Lets the events of another sweep extend the spans."""
+        np.minimum(self._first, other._first, out=self._first)
+        np.maximum(self._last, other._last, out=self._last)
 
     def add(
         self, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints, counted: NDArray[np.bool_] | None = None
@@ -60,20 +72,48 @@ class Sweep:
         """
         if not len(lane):
             return
-        codes = self.count.shape[1]
-        cell = lane * codes + code
+        lanes = slice(int(lane[0]), int(lane[-1]) + 1)
+        shape = self.count[lanes].shape
+        cell = code if shape[0] == 1 else (lane - lane[0]) * shape[1] + code
         length = end_ns - start_ns
         seen = cell if counted is None else cell[counted]
-        self.count += np.bincount(seen, minlength=self.count.size).reshape(self.count.shape)
-        self.summed_ns += _sums(cell, length, self.summed_ns.shape)
+        self.count[lanes] += np.bincount(seen, minlength=shape[0] * shape[1]).reshape(shape)
+        summed = _sums(cell, length, shape)
+        self.summed_ns[lanes] += summed
+        self._stretch(lane, start_ns, end_ns, length)
+
+        # An event that begins after all earlier ones have ended owns all of its length, in its group too. The others,
+        # each with the one before it, go through both sweeps; so does a lane's last event, which the next may overlap.
         owned = beyond_earlier(lane, start_ns, end_ns, self._lane_end)
-        self.owned_ns += _sums(cell, owned, self.owned_ns.shape)
+        shared = (owned != length) | (length == 0)
+        shared[:-1] |= shared[1:]
+        shared[:-1] |= lane[1:] != lane[:-1]
+        shared[-1] = True
+        some = np.flatnonzero(shared)
+        self.owned_ns[lanes] += summed - _sums(cell[some], (length - owned)[some], shape)
+        alone = summed - _sums(cell[some], length[some], shape)
+        np.add.at(self.union_ns[lanes].T, self._groups, alone.T)
+        self._unite(lane[some], code[some], start_ns[some], end_ns[some])
+
+    def _unite(self, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints) -> None:
+        """Adds what events add to the union of their group."""
         group = lane * self._group_count + self._groups[code]
         # Numbers of 16 bits are sorted by radix, several times as fast.
         order = np.argsort(group.astype(np.uint16 if len(self._group_end) <= 1 << 16 else np.int32), kind="stable")
         group = group[order]
         within = beyond_earlier(group, start_ns[order], end_ns[order], self._group_end)
         self.union_ns += _sums(group, within, self.union_ns.shape)
+
+    def _stretch(self, lane: Ints, start_ns: Ints, end_ns: Ints, length: Ints) -> None:
+        """Lets events with a length extend the spans of their lanes."""
+        if int(length.min()) <= 0:
+            some = length > 0
+            lane, start_ns, end_ns = lane[some], start_ns[some], end_ns[some]
+        if len(lane):
+            begins = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+            mine = lane[begins]
+            self._first[mine] = np.minimum(self._first[mine], start_ns[begins])
+            self._last[mine] = np.maximum(self._last[mine], np.maximum.reduceat(end_ns, begins))
 
 
 #: Batches of so few lanes are gone through lane by lane.

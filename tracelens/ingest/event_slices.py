@@ -30,7 +30,7 @@ class Slice:
     """
 
     values: dict[str, Column]
-    codes: NDArray[np.int64]
+    codes: NDArray[np.int32]
     forms: dict[str, Column]
 
 
@@ -103,7 +103,8 @@ def _joined(parts: list[Chunk], spill: Spill) -> Slice:
     sizes = [len(spill.read(part.forms["name"][0])) for part in parts]
     begins = np.cumsum([0, *sizes[:-1]])
     codes = [
-        spill.read(part.values["form"][0]).astype(np.int64) + begin for part, begin in zip(parts, begins, strict=True)
+        spill.read(part.values["form"][0]).astype(np.int32) + np.int32(begin)
+        for part, begin in zip(parts, begins, strict=True)
     ]
     forms: dict[str, Column] = {"kind": (np.repeat(np.array([part.kind for part in parts], np.uint8), sizes), None)}
     for name in dict.fromkeys(name for part in parts for name in part.forms):

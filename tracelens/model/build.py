@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from tracelens.frames import Notice
 from tracelens.model import event_files, ledger
-from tracelens.model.event_files import Order, Runs
+from tracelens.model.event_files import Order
+from tracelens.model.event_order import Runs
 from tracelens.model.notices import add_notice, take_notices
 from tracelens.model.nvtx import build_nvtx, read_nvtx
 from tracelens.model.rank_tables import build_ranks

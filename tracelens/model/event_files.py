@@ -1,29 +1,24 @@
 """Events of every rank in their order, as files or as a table in memory.
 
-Slices of each place come in ascending time; within one, rows are put into the order of `events.sql`: start, length and
-correlation are all that moves, and the number of a form, which becomes columns when the order stands. Many events go to
-Parquet files of about a million rows, each with the number of every event, so that no question needs all of them in
-memory; few go into a table.
+Slices of each place come in ascending time and are put into order one by one (`event_order`). Many events go to Parquet
+files of about a million rows, each with the number of every event, so that no question needs all of them in memory; few
+go into a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-Column = tuple[NDArray[Any], NDArray[np.bool_] | None]
-Place = tuple[int, int, int]
+from tracelens.model.event_order import Ordered, Place, Runs, ordered
 
-#: The order of events that start together and end together: (column, whether null comes first).
-_TIES = ("kind", "stream", "correlation", "graph_node", "name_id", "shape", "bytes", "copy_kind", "graph")
 _SCHEMA = pa.schema(
     [
         ("rank", pa.int32()),
@@ -41,38 +36,10 @@ _SCHEMA = pa.schema(
     ]
 )
 _ASCENDING = ("event_id", "start_ns", "end_ns", "correlation")
-#: The stream of events whose export names none.
-NO_STREAM = -1
-_CORRELATIONS_END = 1 << 40
+#: Columns by which a query may leave out whole parts of a file.
+_BOUNDED = ["event_id", "rank", "kind", "start_ns", "end_ns", "name_id"]
 FILE_ROWS = 1 << 20
 _GROUP_ROWS = 1 << 18
-
-
-class Slice(Protocol):
-    """Events of one place: what each has of its own, and its form; see `tracelens.ingest.event_slices`."""
-
-    @property
-    def values(self) -> Mapping[str, Column]:
-        """start_ns, length_ns and, where any has one, correlation, per event."""
-        ...
-
-    @property
-    def codes(self) -> NDArray[np.int64]:
-        """Per event, the number of its form."""
-        ...
-
-    @property
-    def forms(self) -> Mapping[str, Column]:
-        """kind, name (its number), and the attributes that any has, per form."""
-        ...
-
-
-class Runs(Protocol):
-    """Where the events come from."""
-
-    def slices(self, place: Place) -> Iterator[Slice]:
-        """One place's events, in slices of ascending start."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -113,120 +80,28 @@ class Order:
             yield begin, places
 
 
-def ordered(
-    events: Slice, name_ids: NDArray[np.int32]
-) -> tuple[dict[str, Column], NDArray[np.int64], dict[str, Column]]:
-    """One slice's events in their order.
+@dataclass(frozen=True)
+class _Part:
+    """Some events in their order, and what is the same for all of them."""
 
-    Args:
-        events: the slice.
-        name_ids: name_id per number of a name.
+    events: Ordered
+    constants: Mapping[str, int | None]
+    schema: pa.Schema = _SCHEMA
 
-    Returns:
-        start_ns, end_ns and correlation per event; per event, the number of its form; name_id and attributes per form.
-    """
-    forms = dict(events.forms)
-    names, _ = forms.pop("name")
-    forms["name_id"] = (name_ids[names], None)
-    values, codes = dict(events.values), events.codes
-    start, _ = values["start_ns"]
-    if bool((start[1:] < start[:-1]).any()):
-        order = np.argsort(start, kind="stable")
-        values = {name: _picked(column, order) for name, column in values.items()}
-        codes = codes[order]
-        start, _ = values["start_ns"]
-    ties = start[1:] == start[:-1]
-    if ties.any():
-        values, codes = _without_ties(values, codes, forms, ties)
-    length, _ = values.pop("length_ns")
-    values["end_ns"] = (values["start_ns"][0] + length, None)
-    if "correlation" in values:
-        values["correlation"] = _possible(values["correlation"])
-    if "copy_kind" in forms:
-        forms["copy_kind"] = _of_32_bits(forms["copy_kind"])
-    if "stream" in forms:
-        forms["stream"] = _told(forms["stream"])
-    return values, codes, forms
+    @property
+    def rows(self) -> int:
+        return len(self.events.codes)
+
+    def table(self) -> pa.Table:
+        return self.events.table(self.schema, self.constants)
 
 
-def _picked(column: Column, rows: NDArray[Any]) -> Column:
-    values, missing = column
-    return values[rows], None if missing is None else missing[rows]
-
-
-def _without_ties(
-    values: Mapping[str, Column], codes: NDArray[np.int64], forms: Mapping[str, Column], ties: NDArray[np.bool_]
-) -> tuple[dict[str, Column], NDArray[np.int64]]:
-    """Puts events that start together into the order of their other values.
-
-    Args:
-        ties: per event but the last, whether the next one starts with it.
-    """
-    together = np.zeros(len(codes), bool)
-    together[:-1] |= ties
-    together[1:] |= ties
-    rows = np.flatnonzero(together)
-    keys: list[NDArray[Any]] = []
-    for name in reversed(_TIES):
-        if name in values or name in forms:
-            key, missing = _picked(values[name], rows) if name in values else _picked(forms[name], codes[rows])
-            keys.append(key)
-            if missing is not None:
-                keys.append(~missing)  # null first
-    keys += [-values["length_ns"][0][rows].astype(np.int64), values["start_ns"][0][rows]]
-    order = np.arange(len(codes))
-    order[rows] = rows[np.lexsort(keys)]
-    return {name: _picked(column, order) for name, column in values.items()}, codes[order]
-
-
-def _told(column: Column) -> Column:
-    """A stream that the export does not tell is one of its own, so that every event has one."""
-    values, missing = column
-    return (values if missing is None else np.where(missing, NO_STREAM, values.astype(np.int64)), None)
-
-
-def _possible(column: Column) -> Column:
-    """Correlation ids; CUPTI's have 32 bits, so what is far beyond joins nothing."""
-    values, missing = column
-    if len(values) and (int(values.min()) < 0 or int(values.max()) >= _CORRELATIONS_END):
-        impossible = (values < 0) | (values >= _CORRELATIONS_END)
-        return np.where(impossible, 0, values), impossible if missing is None else impossible | missing
-    return column
-
-
-def _of_32_bits(column: Column) -> Column:
-    """Numbers beyond 32 bits stand for nothing here."""
-    values, missing = column
-    wide = (values > 2**31 - 1) | (values < -(2**31))
-    if wide.any():
-        return np.where(wide, 0, values), wide if missing is None else wide | missing
-    return column
-
-
-def _table(
-    events: Slice, name_ids: NDArray[np.int32], schema: pa.Schema, constants: Mapping[str, int | None]
-) -> pa.Table:
-    values, codes, forms = ordered(events, name_ids)
-    of_form = pa.array(codes)
-    arrays = []
-    for field in schema:
-        if field.name in values:
-            arrays.append(_array(values[field.name], field.type))
-        elif field.name in forms:
-            arrays.append(_array(forms[field.name], field.type).take(of_form))
-        elif constants.get(field.name) is not None:
-            arrays.append(
-                pa.array(np.full(len(codes), constants[field.name], field.type.to_pandas_dtype()), field.type)
-            )
-        else:
-            missing = pa.nulls(len(codes), field.type)
-            arrays.append(missing.fill_null(NO_STREAM) if field.name == "stream" else missing)
-    return pa.table(arrays, schema=schema)
-
-
-def _array(column: Column, dtype: pa.DataType) -> pa.Array:
-    values, missing = column
-    return pa.array(values.astype(dtype.to_pandas_dtype(), copy=False), dtype, mask=missing)
+def _rank_parts(
+    runs: Runs, places: Sequence[tuple[int, Place]], name_ids: Mapping[int, NDArray[np.int32]]
+) -> Iterator[_Part]:
+    for rank, place in places:
+        for part in runs.slices(place):
+            yield _Part(ordered(part, name_ids[place[0]]), {"rank": rank})
 
 
 def rank_tables(
@@ -239,9 +114,7 @@ def rank_tables(
         places: (rank, place), ranks ascending.
         name_ids: per export, the name_id for each number of a name.
     """
-    for rank, place in places:
-        for part in runs.slices(place):
-            yield _table(part, name_ids[place[0]], _SCHEMA, {"rank": rank})
+    return (part.table() for part in _rank_parts(runs, places, name_ids))
 
 
 def other_tables(
@@ -253,7 +126,7 @@ def other_tables(
     for process, place in places:
         for part in runs.slices(place):
             constants = {"export": place[0], "process": process, "device": place[2]}
-            yield _table(part, name_ids[place[0]], schema, constants)
+            yield ordered(part, name_ids[place[0]]).table(schema, constants)
 
 
 def write_ranks(runs: Runs, order: Order, folder: Path, threads: int) -> list[Path]:
@@ -264,31 +137,26 @@ def write_ranks(runs: Runs, order: Order, folder: Path, threads: int) -> list[Pa
     """
     files = []
     for first, places in order.stretches():
-        files += write_files(rank_tables(runs, places, order.name_ids), folder, threads, first)
+        files += _write_files(_rank_parts(runs, places, order.name_ids), folder, threads, first)
     return files
 
 
-def write_files(tables: Iterator[pa.Table], folder: Path, threads: int, first: int = 0) -> list[Path]:
+def _write_files(parts: Iterator[_Part], folder: Path, threads: int, first: int) -> list[Path]:
     """Writes events, numbered from `first`, to files of about a million rows; which rows a file holds does not depend
     on `threads`.
-
-    Raises:
-        OSError: the disk is full, or the folder cannot be written.
     """
     files: list[Path] = []
     running: list[Future[None]] = []
     written = first
     with ThreadPoolExecutor(max(1, min(threads, 2)), "event files") as pool:
-        for several in _of_size(tables, FILE_ROWS):
+        for several in _of_size(parts, FILE_ROWS):
             files.append(folder / f"events-{written:012}.parquet")
-            numbered = pa.concat_tables(several)
-            ids = pa.array(np.arange(written, written + numbered.num_rows, dtype=np.int64))
-            written += numbered.num_rows
             running = [one for one in running if not _is_done(one)]
             while len(running) > 1:  # what waits to be written is held in memory
                 running.pop(0).result()
-            running.append(pool.submit(_write, files[-1], numbered.add_column(0, "event_id", ids)))
-            del numbered, several
+            running.append(pool.submit(_write, files[-1], several, written))
+            written += sum(part.rows for part in several)
+            del several
         for one in running:
             one.result()
     return files
@@ -302,12 +170,12 @@ def _is_done(one: Future[None]) -> bool:
     return False
 
 
-def _of_size(tables: Iterator[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
-    held: list[pa.Table] = []
+def _of_size(parts: Iterable[_Part], rows: int) -> Iterator[list[_Part]]:
+    held: list[_Part] = []
     count = 0
-    for one in tables:
+    for one in parts:
         held.append(one)
-        count += one.num_rows
+        count += one.rows
         if count >= rows:
             yield held
             held, count = [], 0
@@ -315,14 +183,24 @@ def _of_size(tables: Iterator[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
         yield held
 
 
-def _write(path: Path, table: pa.Table) -> None:
-    pq.write_table(
-        table,
+def _write(path: Path, parts: Sequence[_Part], first: int) -> None:
+    """One file; the columns of one group of rows at a time are in memory."""
+    schema = pa.schema([("event_id", pa.int64()), *_SCHEMA])
+    packed = [name for name in schema.names if name in _ASCENDING]
+    others = [name for name in schema.names if name not in _ASCENDING]
+    with pq.ParquetWriter(
         path,
-        row_group_size=_GROUP_ROWS,
-        compression="zstd",
-        compression_level=1,
+        schema,
+        # Differences are packed into few bits already, and gain next to nothing.
+        compression=dict.fromkeys(packed, "none") | dict.fromkeys(others, "zstd"),
+        compression_level=dict.fromkeys(others, 1),
+        write_statistics=_BOUNDED,
         data_page_version="2.0",
-        use_dictionary=[name for name in table.column_names if name not in _ASCENDING],
-        column_encoding=dict.fromkeys(_ASCENDING, "DELTA_BINARY_PACKED"),
-    )
+        use_dictionary=others,
+        column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
+    ) as writer:
+        for several in _of_size(parts, _GROUP_ROWS):
+            rows = pa.concat_tables([part.table() for part in several])
+            ids = pa.array(np.arange(first, first + rows.num_rows, dtype=np.int64))
+            first += rows.num_rows
+            writer.write_table(rows.add_column(0, "event_id", ids), row_group_size=rows.num_rows)
