@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from tests.analyses.drawn_steps import GEMM, NORM, SAMPLE, US, copy, kernel, load, mark, replay
 from tests.running import REAL, needs_real
-from tracelens.analyses.gap_search import find_gaps
+from tracelens.analyses.gap_search import _overlaps_on_stream, find_gaps
+from tracelens.analyses.gap_tables import _Lengths
 from tracelens.analyses.gaps import CAUSES, gaps
-from tracelens.analyses.occupancy import occupancy
+from tracelens.analyses.occupancy import _gaps_of, occupancy
+from tracelens.analyses.step_summary import whole_ns
 from tracelens.analyses.steps import find_steps, steps
 from tracelens.analyses.timeline import timeline
 from tracelens.simulate import CaptureSpec, Copy, GraphTrace, Launch, Stall, simulate, write
@@ -526,3 +528,84 @@ def test_queued_kernels_of_a_real_capture_are_back_to_back() -> None:
         )
         assert naive == pytest.approx(235_900, abs=500)
         assert find_steps(trace).facts["marker"] == "period"
+
+
+# Figures of many gaps
+
+
+@settings(deadline=None)
+@given(
+    blocks=st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.sampled_from([1, 2, 3, 7, 1000, 2**31, 2**40])), max_size=12),
+        max_size=5,
+    )
+)
+def test_lengths_put_together_block_by_block(blocks: list[list[tuple[int, int]]]) -> None:
+    lengths = _Lengths()
+    for block in blocks:
+        lengths.add(*np.array(block, np.int64).reshape(-1, 2).T)
+    every = pl.DataFrame([row for block in blocks for row in block], schema=["code", "ns"], orient="row")
+    told = lengths.frame()
+    expected = (
+        every.cast(pl.Int64)
+        .group_by("code")
+        .agg(
+            pl.len().cast(pl.Int64).alias("gap_count"),
+            pl.col("ns").sum().alias("gap_ns"),
+            whole_ns(pl.col("ns").median()).alias("p50_ns"),
+            whole_ns(pl.col("ns").quantile(0.99, "linear")).alias("p99_ns"),
+            pl.col("ns").max().alias("max_ns"),
+        )
+        .sort("code")
+    )
+    assert told.rows() == expected.rows()
+
+
+@settings(deadline=None)
+@given(
+    events=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=25),
+    cuts=st.sets(st.integers(1, 24)),
+)
+def test_gaps_do_not_depend_on_blocks(events: list[tuple[int, int]], cuts: set[int]) -> None:
+    """Against walking the events one by one: a gap stands between who ended last, of equals the later, and who starts."""
+    events.sort(key=lambda one: one[0])
+    expected, last = [], -1
+    for place, (start, length) in enumerate(events):
+        if length == 0:
+            continue
+        if last >= 0 and start > sum(events[last]):
+            expected.append((last, place))
+        if last < 0 or start + length >= sum(events[last]):
+            last = place
+    start = np.array([one for one, _ in events], np.int64)
+    end = start + np.array([length for _, length in events], np.int64)
+    found, reached, top = [], np.iinfo(np.int64).min, -1
+    for low, high in itertools.pairwise([0, *sorted(cut for cut in cuts if cut < len(events)), len(events)]):
+        one = _gaps_of(start[low:high], end[low:high], low, reached, top)
+        found += zip(one.before.tolist(), one.after.tolist(), strict=True)
+        reached, top = one.reached, one.top
+    assert found == expected
+    assert top == last
+    assert last < 0 or reached == sum(events[last])
+
+
+def test_overlaps_on_a_stream_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """stream 7  aaaa  cccc dd     b begins in the middle of a, and e before f ends; what runs on two streams at once
+                bbb       eee   overlaps nothing
+    stream 9        ffffffff
+                       g        g begins before f ends
+    """
+    rows = [
+        kernel("a", 0, 10),
+        kernel("b", 5, 12),
+        kernel("c", 20, 30),
+        kernel("d", 30, 33),
+        kernel("f", 15, 40, stream=9),
+        copy("H2D", 16, 50, stream=9),
+        kernel("g", 25, 41, stream=9),
+        kernel("e", 32, 36),
+    ]
+    for block in (1, 2, 3, 100):
+        monkeypatch.setattr("tracelens.analyses.timeline.BLOCK", block)
+        with load(rows, tmp_path) as trace:
+            assert _overlaps_on_stream(timeline(trace)) == 3

@@ -196,11 +196,11 @@ class Timeline:
         result: Ints = places + (self.first_id - self.first[:-1])[self.rank_place[places]]
         return result
 
-    def stretches(self, longest: int = BLOCK) -> Iterator[slice]:
-        """Slices of at most `longest` events that cover the timeline in order; none crosses a rank."""
+    def stretches(self) -> Iterator[slice]:
+        """Slices of at most `BLOCK` events that cover the timeline in order; none crosses a rank."""
         for low, high in zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True):
-            for begin in range(low, high, longest):
-                yield slice(begin, min(begin + longest, high))
+            for begin in range(low, high, BLOCK):
+                yield slice(begin, min(begin + BLOCK, high))
 
     def place_of(self, part: slice) -> int:
         """Place of the rank of a stretch."""
