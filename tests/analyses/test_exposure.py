@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,10 +16,12 @@ from tracelens.analyses.timeline import timeline
 REDUCE = "void vllm::cross_device_reduce_2stage<float, (int)2>(int)"
 
 
-def exposed_us(rows: list[Any], folder: Path) -> list[float]:
-    """Exposed time of each collective of a drawn capture, us, in the order of (rank, start)."""
+def exposed_us(rows: list[Any], folder: Path) -> tuple[float, float]:
+    """(collective time, exposed time) of a drawn capture of one rank, us."""
     with load(rows, folder) as trace:
-        return [length / US for length in exposure(trace).exposed_ns]
+        tl = timeline(trace)
+        found = exposure(tl, tl.start[:1], tl.end.max(keepdims=True))
+        return found.collective_ns[0] / US, found.exposed_ns[0] / US
 
 
 def test_only_kernels_of_other_streams_hide(tmp_path: Path) -> None:
@@ -30,16 +33,19 @@ def test_only_kernels_of_other_streams_hide(tmp_path: Path) -> None:
     a collective on stream 13          hides nothing, and is itself hidden by none
     """
     base = kernel(REDUCE, 0, 100)
-    assert exposed_us([base], tmp_path) == [100]
-    assert exposed_us([base, kernel(GEMM, 30, 70, stream=9)], tmp_path) == [60]
-    assert exposed_us([base, copy("D2D", 30, 70, stream=11)], tmp_path) == [100]
-    assert exposed_us([base, kernel(GEMM, 90, 120)], tmp_path) == [100]
-    assert exposed_us([base, kernel(REDUCE, 50, 150, stream=13)], tmp_path) == [100, 100]
-    assert exposed_us([base, kernel(REDUCE, 50, 150, stream=13), kernel(GEMM, 90, 200, stream=9)], tmp_path) == [90, 40]
+    assert exposed_us([base], tmp_path) == (100, 100)
+    assert exposed_us([base, kernel(GEMM, 30, 70, stream=9)], tmp_path) == (100, 60)
+    assert exposed_us([base, copy("D2D", 30, 70, stream=11)], tmp_path) == (100, 100)
+    assert exposed_us([base, kernel(GEMM, 90, 120)], tmp_path) == (100, 100)
+    other = kernel(REDUCE, 50, 150, stream=13)
+    assert exposed_us([base, other], tmp_path) == (150, 150)
+    assert exposed_us([base, other, kernel(GEMM, 90, 200, stream=9)], tmp_path) == (150, 90)
+    # What shares a stream with one of the two still hides the other.
+    assert exposed_us([base, other, kernel(GEMM, 90, 120)], tmp_path) == (150, 130)
 
 
 def test_a_collective_under_compute_costs_nothing(tmp_path: Path) -> None:
-    assert exposed_us([kernel(REDUCE, 10, 188_010, stream=9), kernel(GEMM, 0, 200_000)], tmp_path) == [0]
+    assert exposed_us([kernel(REDUCE, 10, 188_010, stream=9), kernel(GEMM, 0, 200_000)], tmp_path) == (188_000, 0)
 
 
 EVENTS = st.lists(
@@ -56,26 +62,25 @@ def test_exposed_and_hidden_are_the_collective(tmp_path: Path, events: list[tupl
         kernel(REDUCE if collective else GEMM, start, start + length, stream=stream, pid=1000 + rank, device=rank)
         for start, length, stream, collective, rank in events
     ]
-    rows += [kernel(GEMM, 90, 91, pid=1000 + rank, device=rank) for rank in range(2)]
+    # So that a rank's own time begins at 0, and none is without events.
+    rows += [kernel(GEMM, at, at + 1, pid=1000 + rank, device=rank) for rank in range(2) for at in (0, 90)]
+    windows = [(0, 25), (25, 60), (60, 91)]
     with load(rows, tmp_path) as trace:
-        found, tl = exposure(trace), timeline(trace)
-        unions: dict[int, set[int]] = {0: set(), 1: set()}
-        for place, length in zip(found.event, found.exposed_ns, strict=True):
-            rank = int(tl.rank_place[place])
-            own = tl.own_time(tl.rank_place[[place, place]], tl.start[[place, place]])[0]
-            covered = range(int(own) // US, (int(own) + int(tl.end[place] - tl.start[place])) // US)
-            stream = int(tl.stream_number[tl.stream[place]])
-            hiding = set().union(
-                *(range(s, s + n) for s, n, other, c, r in events if not c and r == rank and other != stream),
-                range(90, 91) if stream != 7 else (),
-            )
-            assert length == len(set(covered) - hiding) * US
-            unions[rank] |= set(covered) - hiding
-        assert found.exposed.total_ns == sum(len(one) for one in unions.values()) * US
-        assert (
-            found.collective.total_ns
-            == sum(
-                len(set().union(*(range(s, s + n) for s, n, _, c, r in events if c and r == rank))) for rank in range(2)
-            )
-            * US
+        tl = timeline(trace)
+        start = np.array([low * US for low, _ in windows])
+        end = np.array([high * US for _, high in windows])
+        # The windows of rank 1 first.
+        shift = np.repeat(tl.shift[::-1], len(windows))
+        found = exposure(tl, np.tile(start, 2) + shift, np.tile(end, 2) + shift)
+    expected = []
+    for rank in (1, 0):
+        mine = [(set(range(s, s + n)), stream, c) for s, n, stream, c, r in events if r == rank]
+        mine.append(({0, 90}, 7, False))
+        collective = set().union(*(us for us, _, c in mine if c))
+        exposed = set().union(
+            *(us.difference(*(o for o, other, c in mine if not c and other != stream)) for us, stream, c in mine if c)
         )
+        expected += [
+            (len(collective & set(range(*window))) * US, len(exposed & set(range(*window))) * US) for window in windows
+        ]
+    assert list(zip(found.collective_ns.tolist(), found.exposed_ns.tolist(), strict=True)) == expected

@@ -12,70 +12,74 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.coverage import Coverage
-from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline, timeline
+from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
 from tracelens.analyses.timeline_columns import run_starts
-from tracelens.trace import LoadedTrace
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """Collective time of all ranks on the timeline's axis.
+    """Collective time in windows.
 
     Attributes:
-        collective: union of the collectives.
-        exposed: union of their exposed parts.
-        event: int64, places of the collectives' events, ascending.
-        exposed_ns: int64 ns, the exposed part of each.
+        collective_ns: int64 ns [windows], length of the union of the collectives.
+        exposed_ns: int64 ns [windows], length of the union of their exposed parts.
     """
 
-    collective: Coverage
-    exposed: Coverage
-    event: Ints
+    collective_ns: Ints
     exposed_ns: Ints
 
 
-def exposure(trace: LoadedTrace) -> Exposure:
-    """The exposure of a trace's collectives, found once."""
-    result: Exposure = trace.memo("exposure", lambda: _build(timeline(trace)))
+def exposure(tl: Timeline, start: Ints, end: Ints) -> Exposure:
+    """The collective time in windows of the ranks.
+
+    Args:
+        tl: the timeline.
+        start: int64 ns [windows] on its axis.
+        end: int64 ns [windows].
+    """
+    result = Exposure(np.zeros(len(start), np.int64), np.zeros(len(start), np.int64))
+    of_rank = np.searchsorted(tl.start[tl.first[:-1]], start, side="right") - 1
+    for place in range(len(tl.ranks)):
+        windows = np.flatnonzero(of_rank == place)
+        collective, exposed = _of_rank(tl, place)
+        result.collective_ns[windows] = collective.within(start[windows], end[windows])
+        result.exposed_ns[windows] = exposed.within(start[windows], end[windows])
     return result
 
 
-def _build(tl: Timeline) -> Exposure:
-    event, works = _collectives(tl)
-    exposed_ns = np.zeros(len(event), np.int64)
-    # Ranks with several collective streams take one turn per stream, all ranks together.
-    streams = np.unique(tl.stream[event])
-    ranks = tl.stream_rank[streams]
-    turn = np.arange(len(streams)) - np.searchsorted(ranks, ranks)
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for nth in range(int(turn.max(initial=-1)) + 1):
-        chosen = streams[turn == nth]
-        of_rank = np.full(len(tl.ranks), -1, np.int64)
-        of_rank[tl.stream_rank[chosen]] = chosen
-        mine = np.flatnonzero(of_rank[tl.rank_place[event]] == tl.stream[event])
-        elsewhere = (of_rank[tl.stream_rank] >= 0) & (of_rank[tl.stream_rank] != np.arange(len(tl.stream_rank)))
-        hiding = _working_on(tl, works & elsewhere)
-        cover = Coverage.of_events(tl.start[hiding], tl.end[hiding])
-        own = event[mine]
-        exposed_ns[mine] = tl.end[own] - tl.start[own] - cover.within(tl.start[own], tl.end[own])
-        pieces = Coverage.of_events(tl.start[own], tl.end[own]).without(cover)
+def _of_rank(tl: Timeline, place: int) -> tuple[Coverage, Coverage]:
+    """(union of the collectives, union of their exposed parts) of one rank."""
+    event, works = _collectives(tl, place)
+    collective = Coverage.of_events(tl.start[event], tl.end[event])
+    stream = tl.stream[event]
+    streams = np.unique(stream)
+    starts, ends = [], []
+    for own in streams.tolist():
+        elsewhere = works.copy()
+        elsewhere[own] = False
+        hiding = _working_on(tl, place, elsewhere)
+        mine = collective if len(streams) == 1 else _union(tl, event[stream == own])
+        pieces = mine.without(_union(tl, hiding))
+        if len(streams) == 1:
+            return collective, pieces
         starts.append(pieces.starts)
         ends.append(pieces.ends)
+    if not starts:
+        return collective, collective
     start, end = np.concatenate(starts), np.concatenate(ends)
     order = np.argsort(start, kind="stable")
-    return Exposure(
-        collective=Coverage.of_events(tl.start[event], tl.end[event]),
-        exposed=Coverage.of_events(start[order], end[order]),
-        event=event,
-        exposed_ns=exposed_ns,
-    )
+    return collective, Coverage.of_events(start[order], end[order])
 
 
-def _collectives(tl: Timeline) -> tuple[Ints, Flags]:
-    """(places of the collectives with a length, whether each stream runs any other kernel with one)."""
+def _union(tl: Timeline, events: Ints) -> Coverage:
+    return Coverage.of_events(tl.start[events], tl.end[events])
+
+
+def _collectives(tl: Timeline, place: int) -> tuple[Ints, Flags]:
+    """(events of a rank's collectives that have a length, whether each stream runs any other kernel that has)."""
     found = [np.empty(0, np.int64)]
     works = np.zeros(len(tl.stream_number), bool)
-    for part in tl.stretches():
+    for part in tl.stretches(place):
         collective = tl.is_collective[part]
         found.append(part.start + np.flatnonzero(collective & (tl.end[part] > tl.start[part])))
         runs = run_starts(tl.stream[part])
@@ -83,15 +87,14 @@ def _collectives(tl: Timeline) -> tuple[Ints, Flags]:
     return np.concatenate(found), works
 
 
-def _working_on(tl: Timeline, streams: Flags) -> Ints:
-    """Places of the kernels with a length on these streams that are no collectives."""
-    places = set(tl.stream_rank[streams].tolist())
-    found = [
-        part.start + np.flatnonzero(_working(tl, part) & streams[tl.stream[part]])
-        for part in tl.stretches()
-        if tl.place_of(part) in places
-    ]
-    return np.concatenate([np.empty(0, np.int64), *found])
+def _working_on(tl: Timeline, place: int, streams: Flags) -> Ints:
+    """A rank's kernels that have a length, are no collectives and run on these streams."""
+    found = [np.empty(0, np.int64)]
+    if bool(streams.any()):
+        found += [
+            part.start + np.flatnonzero(_working(tl, part) & streams[tl.stream[part]]) for part in tl.stretches(place)
+        ]
+    return np.concatenate(found)
 
 
 def _working(tl: Timeline, part: slice) -> Flags:

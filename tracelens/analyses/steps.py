@@ -98,14 +98,14 @@ def figures_per_step(trace: LoadedTrace) -> pl.DataFrame:
 def _figures(trace: LoadedTrace) -> pl.DataFrame:
     found, gaps = search_steps(trace), search_gaps(trace)
     start, end = found.window_start, found.window_end
-    exposed = exposure(trace)
+    exposed = exposure(timeline(trace), start, end)
     by_cause = gaps.step_cause_ns
     named = [CAUSES.index(cause) for cause in _NAMED]
     others = [code for code in range(len(CAUSES)) if code not in named]
     table = found.table.with_columns(
         busy_ns=pl.Series(end - start - by_cause.sum(axis=1)),
-        collective_ns=pl.Series(exposed.collective.within(start, end)),
-        exposed_ns=pl.Series(exposed.exposed.within(start, end)),
+        collective_ns=pl.Series(exposed.collective_ns),
+        exposed_ns=pl.Series(exposed.exposed_ns),
         gap_ns=pl.Series(by_cause.sum(axis=1)),
         **{f"{cause}_ns": pl.Series(by_cause[:, code]) for cause, code in zip(_NAMED, named, strict=True)},
         other_gap_ns=pl.Series(by_cause[:, others].sum(axis=1)),

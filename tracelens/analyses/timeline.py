@@ -196,9 +196,10 @@ class Timeline:
         result: Ints = places + (self.first_id - self.first[:-1])[self.rank_place[places]]
         return result
 
-    def stretches(self) -> Iterator[slice]:
-        """Slices of at most `BLOCK` events that cover the timeline in order; none crosses a rank."""
-        for low, high in zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True):
+    def stretches(self, place: int | None = None) -> Iterator[slice]:
+        """Slices of at most `BLOCK` events that cover the timeline, or one rank, in order; none crosses a rank."""
+        ranks = slice(place, None if place is None else place + 1)
+        for low, high in zip(self.first[:-1][ranks].tolist(), self.first[1:][ranks].tolist(), strict=True):
             for begin in range(low, high, BLOCK):
                 yield slice(begin, min(begin + BLOCK, high))
 
