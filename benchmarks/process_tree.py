@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _PAUSE_S = 0.02
 
@@ -37,8 +39,13 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     Raises:
         SystemExit: it failed.
     """
+    with tempfile.TemporaryFile() as said:
+        return _run(command, environment, said)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str] | None, said: IO[bytes]) -> Run:
     begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment)
     assert process.stdout is not None
     sampled = [0]
     done = threading.Event()
@@ -54,7 +61,8 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     process.stdout.close()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}: exit code {process.returncode}")
+        said.seek(0)
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{said.read().decode(errors='replace')}")
     # The kernel knows the peak of a single process exactly; of several at once only samples tell.
     peak_bytes = max(sampled[0], used.ru_maxrss * 1024)
     return Run(elapsed_s, used.ru_utime + used.ru_stime, peak_bytes, output)

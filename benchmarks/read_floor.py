@@ -1,7 +1,7 @@
 """How fast integer columns of a large table are read, against the floor: SQLite stepping through them in C.
 
-    python benchmarks/read_floor.py --rows 10000000            makes a capture in a temporary folder, and removes it
-    python benchmarks/read_floor.py EXPORT.sqlite              measures a capture that is there
+    python benchmarks/read_floor.py --kernels 10M     makes a capture in a temporary folder, and removes it
+    python benchmarks/read_floor.py EXPORT.sqlite     measures a capture that is there
 
 Each way runs in a process of its own, three times after one that warms the page cache; the best run counts. The
 ratio is to the floor of the same run, the sum of all values must equal the floor's. Without a C compiler or SQLite's
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,143 +33,70 @@ WAYS = ("pages", "adbc", "sqlite")
 _RUNS = 3
 
 
-def make_kernels(path: Path, row_count: int, seed: int = 0) -> None:
-    """A kernel table of 40 columns, 31 integers and a text behind them filled as a node-level graph capture fills them."""
-    chance = np.random.default_rng(seed)
-    columns = [
-        "start",
-        "end",
-        "deviceId",
-        "contextId",
-        "greenContextId",
-        "streamId",
-        "correlationId",
-        "globalPid",
-        "demangledName",
-        "shortName",
-    ]
-    columns += [
-        "mangledName",
-        "launchType",
-        "cacheConfig",
-        "registersPerThread",
-        "gridX",
-        "gridY",
-        "gridZ",
-        "blockX",
-        "blockY",
-        "blockZ",
-    ]
-    columns += ["staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal", "gridId"]
-    columns += [
-        "sharedMemoryExecuted",
-        "graphNodeId",
-        "sharedMemoryLimitConfig",
-        "qmdBulkReleaseDone",
-        "qmdPreexitDone",
-    ]
-    columns += [
-        "qmdLastCtaDone",
-        "graphId",
-        "clusterX",
-        "clusterY",
-        "clusterZ",
-        "clusterSchedulingPolicy",
-        "maxPotentialClusterSize",
-    ]
-    columns += ["maxActiveClusters", "sharedMemoryRequestedPercentage"]
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = OFF")
-    connection.execute("PRAGMA synchronous = OFF")
-    declared = ", ".join(f'"{column}" INTEGER' for column in columns)
-    connection.execute(f"CREATE TABLE {TABLE} ({declared}, tensorSizeMinusOneElements TEXT NOT NULL)")
-    now = 3_000_000_000
-    for begin in range(0, row_count, 200_000):
-        n = min(200_000, row_count - begin)
-        start = now + np.cumsum(chance.integers(200, 9000, n))
-        now = int(start[-1])
-        device = chance.integers(0, 8, n)
-        name = chance.integers(100, 400, n)
-        zero, one = np.zeros(n, np.int64), np.ones(n, np.int64)
-        filled = {
-            "start": start,
-            "end": start + chance.integers(900, 60_000, n),
-            "deviceId": device,
-            "contextId": one,
-            "streamId": chance.choice([7, 7, 7, 20, 31], n),
-            "correlationId": begin + np.arange(n),
-            "globalPid": (1 << 48) + (148 + device) * 0x1000000,
-            "demangledName": name,
-            "shortName": name + 3,
-            "mangledName": name + 5,
-            "launchType": one,
-            "registersPerThread": chance.choice([32, 64, 168, 255], n),
-            "gridX": chance.choice([1, 8, 132, 4096, 128_256], n),
-            "gridY": chance.choice([1, 1, 2, 64], n),
-            "gridZ": one,
-            "blockX": chance.choice([32, 128, 256, 384, 1024], n),
-            "blockY": one,
-            "blockZ": one,
-            "staticSharedMemory": chance.choice([0, 16, 1024], n),
-            "dynamicSharedMemory": chance.choice([0, 98_304, 227_328], n),
-            "localMemoryTotal": np.full(n, 88_866_816),
-            "gridId": begin + np.arange(n) + 1000,
-            "sharedMemoryExecuted": chance.choice([8192, 102_400, 233_472], n),
-            "graphNodeId": (chance.integers(1, 9, n) << 32) + chance.integers(1, 700, n),
-            "graphId": chance.integers(1, 9, n),
-        }
-        null = {"greenContextId", "qmdBulkReleaseDone", "qmdPreexitDone", "qmdLastCtaDone"}
-        values = [[None] * n if c in null else filled.get(c, zero).tolist() for c in columns]
-        marks = ", ".join("?" * (len(columns) + 1))
-        connection.executemany(f"INSERT INTO {TABLE} VALUES ({marks})", zip(*values, [""] * n, strict=True))
-        connection.commit()
-    connection.close()
+@dataclass(frozen=True, order=True)
+class Reading:
+    """One reading of a table.
+
+    Attributes:
+        elapsed_s, processor_s: how long it took, opening the file excluded.
+        rows: how many.
+        total: the wrapped sum of all values, as integers; nulls count 0.
+    """
+
+    elapsed_s: float
+    processor_s: float
+    rows: int
+    total: int
 
 
-def floor(path: Path, table: str, columns: Sequence[str]) -> tuple[float, int, int]:
-    """Best of three: seconds, rows, wrapped sum of all values, of SQLite stepping through the columns."""
-    uri = f"file:{path}?mode=ro&immutable=1"
-    listed = ", ".join(f'"{column}"' for column in columns)
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "read_floor"
-        source = Path(__file__).with_suffix(".c")
-        compiled = (
-            shutil.which("gcc") is not None
-            and not subprocess.run(
-                ["gcc", "-O2", "-o", str(program), str(source), "-lsqlite3"], capture_output=True, check=False
-            ).returncode
+class Floor:
+    """SQLite stepping through columns; compiled once, into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program: Path | None = folder / "read_floor"
+        command = ["gcc", "-O2", "-o", str(self._program), str(Path(__file__).with_suffix(".c")), "-lsqlite3"]
+        if shutil.which("gcc") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+            self._program = None
+
+    def read(self, paths: Sequence[Path], columns: Sequence[str] = EIGHT, table: str = TABLE) -> Reading:
+        """One reading of all files, one after the other."""
+        read = [self._read_one(f"file:{path}?mode=ro&immutable=1", table, columns) for path in paths]
+        return Reading(
+            sum(one.elapsed_s for one in read),
+            sum(one.processor_s for one in read),
+            sum(one.rows for one in read),
+            sum(one.total for one in read) % 2**64,
         )
-        runs = []
-        for _ in range(_RUNS + 1):
-            if compiled:
-                sql = f"SELECT {listed} FROM {table}"
-                answer = subprocess.run([program, uri, sql], capture_output=True, text=True, check=True).stdout.split()
-                runs.append((float(answer[0]), int(answer[1]), int(answer[2])))
-            else:
-                runs.append(_floor_in_python(uri, table, columns))
-    return min(runs[1:])
+
+    def _read_one(self, uri: str, table: str, columns: Sequence[str]) -> Reading:
+        if self._program is None:
+            return _floor_in_python(uri, table, columns)
+        listed = ", ".join(f'"{column}"' for column in columns)
+        sql = f"SELECT {listed} FROM {table}"
+        told = subprocess.run([self._program, uri, sql], capture_output=True, text=True, check=True).stdout.split()
+        return Reading(float(told[0]), float(told[1]), int(told[2]), int(told[3]))
 
 
-def _floor_in_python(uri: str, table: str, columns: Sequence[str]) -> tuple[float, int, int]:
+def _floor_in_python(uri: str, table: str, columns: Sequence[str]) -> Reading:
     connection = sqlite3.connect(uri, uri=True)
     # Halves, so that no sum of nanoseconds leaves 64 bits.
     sums = ", ".join(f'sum("{column}" & 4294967295), sum("{column}" >> 32)' for column in columns)
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     count, *halves = connection.execute(f"SELECT count(*), {sums} FROM {table}").fetchone()
-    seconds = time.perf_counter() - begin
+    elapsed_s, processor_s = time.perf_counter() - begin, time.process_time() - used
     connection.close()
     low, high = sum(half or 0 for half in halves[::2]), sum(half or 0 for half in halves[1::2])
-    return seconds, count, (low + (high << 32)) % 2**64
+    return Reading(elapsed_s, processor_s, count, (low + (high << 32)) % 2**64)
 
 
-def read(path: Path, table: str, columns: Sequence[str], way: str) -> tuple[float, int, int]:
-    """Seconds, rows, wrapped sum of all values, of one way of ours; batches are dropped as they come."""
+def read(path: Path, table: str, columns: Sequence[str], way: str) -> Reading:
+    """One reading by a way of ours; batches are dropped as they come."""
     from tracelens.ingest.readers import ReadReport, read_columns
     from tracelens.ingest.sqlite_file import open_export
 
     report = ReadReport()
     row_count = total = 0
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.process_time()
     summing = 0.0
     with open_export(path, str(path)) as file:
         where = "1" if way == "adbc" else ""
@@ -179,41 +107,43 @@ def read(path: Path, table: str, columns: Sequence[str], way: str) -> tuple[floa
             for column in batch.columns:
                 total += int(column.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64).sum(dtype=np.uint64))
             summing += time.perf_counter() - paused
-    seconds = time.perf_counter() - begin - summing
+    elapsed_s, processor_s = time.perf_counter() - begin - summing, time.process_time() - used - summing
     if report.loader_used != way:
         raise SystemExit(f"asked for {way}, read by {report.loader_used}: {report.fallback_reason}")
-    return seconds, row_count, total % 2**64
+    return Reading(elapsed_s, processor_s, row_count, total % 2**64)
 
 
 def main() -> None:
+    from benchmarks.captures import Shape, count
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("export", nargs="?", type=Path)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--kernels", type=count, default=1_000_000)
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--columns", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.one:
-        runs = [read(words.export, TABLE, words.columns.split(","), words.one) for _ in range(_RUNS + 1)]
-        print(*min(runs[1:]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+        best = min([read(words.export, TABLE, words.columns.split(","), words.one) for _ in range(_RUNS + 1)][1:])
+        print(best.elapsed_s, best.rows, best.total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        export = words.export
-        if export is None:
-            export = Path(folder) / "kernels.sqlite"
-            make_kernels(export, words.rows)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export = words.export or Shape(words.kernels).make(folder / "made")[0]
+        floor = Floor(folder)
         print(f"{'columns':>7} {'way':8} {'seconds':>8} {'M rows/s':>9} {'x floor':>8} {'peak MB':>8}")
         for columns in (EIGHT, EIGHT + SHAPE):
-            seconds, row_count, total = floor(export, TABLE, columns)
-            print(f"{len(columns):>7} {'floor':8} {seconds:8.3f} {row_count / seconds / 1e6:9.2f} {1:8.2f}")
+            base = min([floor.read([export], columns) for _ in range(_RUNS + 1)][1:])
+            rate = base.rows / base.elapsed_s / 1e6
+            print(f"{len(columns):>7} {'floor':8} {base.elapsed_s:8.3f} {rate:9.2f} {1:8.2f}")
             for way in words.ways.split(","):
                 command = [sys.executable, __file__, str(export), "--one", way, "--columns", ",".join(columns)]
                 answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-                if [int(answer[1]), int(answer[2])] != [row_count, total]:
+                if [int(answer[1]), int(answer[2])] != [base.rows, base.total]:
                     raise SystemExit(f"{way} reads other values than SQLite")
                 ours = float(answer[0])
-                rate = row_count / ours / 1e6
-                print(f"{len(columns):>7} {way:8} {ours:8.3f} {rate:9.2f} {ours / seconds:8.2f} {answer[3]:>8}")
+                rate = base.rows / ours / 1e6
+                print(f"{len(columns):>7} {way:8} {ours:8.3f} {rate:9.2f} {ours / base.elapsed_s:8.2f} {answer[3]:>8}")
 
 
 if __name__ == "__main__":
