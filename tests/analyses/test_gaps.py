@@ -1,8 +1,7 @@
-"""Gaps: one cause each, drawn; in total against simulated truth; conserved; counted on real captures."""
+"""Gaps: one cause each, drawn; conserved; counted on real captures."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.analyses.drawn_steps import GEMM, NORM, SAMPLE, US, copy, kernel, load, mark, replay
+from tests.analyses.gap_rows import device_ahead, drawn, totals
 from tests.running import REAL, needs_real
 from tracelens.analyses.gap_search import _overlaps_on_stream, find_gaps
 from tracelens.analyses.gap_tables import _Lengths
@@ -21,27 +21,12 @@ from tracelens.analyses.occupancy import _gaps_of, occupancy
 from tracelens.analyses.step_summary import whole_ns
 from tracelens.analyses.steps import find_steps, steps
 from tracelens.analyses.timeline import timeline
-from tracelens.simulate import CaptureSpec, Copy, GraphTrace, Launch, Stall, simulate, write
-from tracelens.trace import LoadedTrace, Options, open_trace
+from tracelens.simulate import (
+    GraphTrace,
+)
+from tracelens.trace import open_trace
 
 DECODE = "execute_context_0(0)_generation_8(8)"
-
-
-def drawn(trace: LoadedTrace) -> list[tuple[float, float, str, float | None, float | None]]:
-    """(start, length, cause, host part, launch part) in us of the gaps of rank 0."""
-    rows = gaps(trace, all=True).gaps.filter(pl.col("rank") == 0)
-    return [
-        (start / US, length / US, cause, None if host is None else host / US, None if launch is None else launch / US)
-        for start, length, cause, host, launch in rows.select(
-            "start_ns", "gap_ns", "cause", "host_part_ns", "launch_part_ns"
-        ).rows()
-    ]
-
-
-def totals(trace: LoadedTrace) -> dict[str, int]:
-    """Cause -> ns over all ranks, causes without gaps left out."""
-    sums = gaps(trace).causes.group_by("cause").agg(pl.col("gap_ns").sum()).filter(pl.col("gap_ns") > 0)
-    return dict(sums.rows())
 
 
 # Causes
@@ -153,197 +138,6 @@ def test_a_bubble_before_each_replay_is_a_step_boundary(tmp_path: Path) -> None:
         assert row["launch_part_ns"] == 50 * 40 * US
 
 
-# Clocks
-
-
-def ahead(trace: LoadedTrace) -> list[tuple[tuple[int, ...], float, int]]:
-    """(ranks, how far their device is ahead of its host in us, waits that say so) of every stretch of every clock."""
-    return [(one.ranks, one.offset.ahead_ns / US, one.offset.wait_count) for one in find_gaps(trace).host_clocks]
-
-
-def wait(start: float, end: float, api: str = "cudaStreamSynchronize_v3020") -> Launch:
-    """A synchronising call in us."""
-    return Launch(api, round(start * US), round(end * US), correlation=next(_ids))
-
-
-_ids = itertools.count(900_000)
-
-
-def test_without_a_wait_the_quickest_launch_takes_what_it_takes_elsewhere(tmp_path: Path) -> None:
-    """1,999 launches start 8 us before their call: the device is 13 us early; one more is wrong by 300 us."""
-    rows = [kernel(GEMM, 50 * place - 8, 50 * place + 12, 50 * place) for place in range(1, 2000)]
-    rows.append(kernel("bad", 120_000, 120_010, 120_300))
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), -13, 0)]
-        found = find_gaps(trace)
-        assert [notice.count for notice in found.notices if notice.code == "starts-before-launch"] == [1]
-        # 25 us from dry to the call, 5 from the call to the start: all gaps are the host's, but the bad one's.
-        assert set(totals(trace)) == {"host_late", "unknown"}
-        assert drawn(trace)[0] == (62, 30, "host_late", 25, 5)
-
-
-def test_a_late_device_is_pulled_back_likewise(tmp_path: Path) -> None:
-    """The device is 12 us late: launches into the dry device seem to take 17 us, and to be called before it ran dry."""
-    rows = [kernel(GEMM, 35 * place + 17, 35 * place + 45, 35 * place) for place in range(1, 50)]
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), 12, 0)]
-        # The device runs dry at 80, the call begins at 70 of the host: 82 of the device.
-        assert drawn(trace)[0] == (80, 7, "host_late", 2, 5)
-
-
-def test_queued_launches_say_nothing_of_the_clock(tmp_path: Path) -> None:
-    """Every launch waits in the queue for 40 us or longer: no device is so late, the recorded clock stands."""
-    rows = [kernel(GEMM, 20 * place + 40, 20 * place + 59, 20 * place) for place in range(1, 50)]
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), 0, 0)]
-        assert set(totals(trace)) == {"back_to_back"}
-
-
-def test_no_offset_is_larger_than_100_us(tmp_path: Path) -> None:
-    rows = [kernel(GEMM, 500 * place - 150, 500 * place - 100, 500 * place) for place in range(1, 50)]
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), -100, 0)]
-        assert set(totals(trace)) == {"unknown"}
-
-
-def rounds(offset: float, latency: float, back: float, count: int = 30, begin: float = 0, **more: Any) -> list[Any]:
-    """Rounds of 100 us: a launch of 2 us, `latency` to the start of a kernel of 50 us, the wait for it ends `back` later.
-
-    host     |launch|  |wait ...........................|
-    device          |KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK|        its clock is `offset` ahead
-    """
-    rows: list[Any] = []
-    for place in range(1, count + 1):
-        at = begin + 100 * place
-        rows.append(kernel(GEMM, at + latency + offset, at + latency + offset + 50, at, **more))
-        rows.append(wait(at + 3, at + latency + 50 + back))
-    return rows
-
-
-def test_launches_and_waits_bound_the_clock_from_both_sides(tmp_path: Path) -> None:
-    """A launch into the idle device takes 4 us and the return of a wait 1 us, on a clock that is 12 us late."""
-    with load(rounds(12, 4, 1), tmp_path) as trace:
-        # A launch takes 2 us at least, as long as its call, and 4.5 at most, as a return takes 0.5: 3.25 is the middle.
-        assert ahead(trace) == [((0,), 12.75, 30)]
-        (clock,) = gaps(trace).provenance["host_clock"]
-        assert clock == {
-            "ranks": [0],
-            "start_ns": 0,
-            "ahead_ns": 12_750,
-            "least_ns": 11_500,
-            "most_ns": 14_000,
-            "launch_count": 30,
-            "wait_count": 30,
-        }
-        assert set(totals(trace)) == {"host_late"}
-
-
-def test_one_bad_wait_and_one_bad_launch_do_not_decide(tmp_path: Path) -> None:
-    """A wait that ends 40 us before its kernel, and a kernel 90 us before its call."""
-    rows = rounds(7, 4, 1)
-    rows += [kernel(GEMM, 4017, 4067, 4000), wait(4003, 4020), kernel(GEMM, 4110, 4160, 4200)]
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), 7.75, 31)]
-
-
-def test_a_wait_for_something_else_is_no_bound(tmp_path: Path) -> None:
-    """The thread waits for the device of another thread: each wait ends 45 us before the kernel launched last."""
-    rows = rounds(0, 6, -45)
-    with load(rows, tmp_path) as trace:
-        assert ahead(trace) == [((0,), 1, 0)]
-
-
-def test_a_host_that_runs_ahead_waits_for_the_copy_before(tmp_path: Path) -> None:
-    """Steps of 400 us; the host launches one, then waits for the read-back of the one before. The device is 12 us late.
-
-    host     |launch 2, copy 2|  |wait for copy 1 ..|     |launch 3, copy 3|  |wait for copy 2
-    device   KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK|copy 1|KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK|copy 2|
-    """
-    rows: list[Any] = []
-    for step in range(1, 40):
-        end = 400 * step
-        rows += [
-            kernel(GEMM, end - 399 + 12, end - 10 + 12, end - 780),
-            copy("D2H", end - 9 + 12, end + 12, end - 775),
-            wait(end - 380, end + 4),
-        ]
-    rows = [row for row in rows if not isinstance(row, Launch)] + [
-        wait(400 * step - 370, 400 * step + 4) for step in range(1, 40)
-    ]
-    with load(rows, tmp_path) as trace:
-        # No launch found the device idle: the wait alone tells, and a return takes 5 us elsewhere.
-        assert ahead(trace) == [((0,), 13, 38)]
-
-
-def test_a_copy_that_blocks_is_a_wait(tmp_path: Path) -> None:
-    """cudaMemcpy to the host returns 6 us before the copy has ended on its clock, to the device long before that."""
-    rows: list[Any] = [kernel(GEMM, 0, 1)]
-    for place in range(1, 40):
-        at = 100 * place
-        call = {"api": "cudaMemcpy_v3020"}
-        rows.append(Copy("H2D", (at + 11) * US, (at + 30) * US, launch=(at * US, (at + 4) * US), **call))
-        rows.append(Copy("D2H", (at + 51) * US, (at + 60) * US, launch=((at + 40) * US, (at + 54) * US), **call))
-    with load(rows, tmp_path) as trace:
-        # Delay 11, lag -6: between 6.5 and 9; the shortest call takes 4.
-        assert ahead(trace) == [((0,), 6.75, 39)]
-
-
-def test_a_corrected_clock_is_cut_where_it_was(tmp_path: Path) -> None:
-    """The device is 14 us late for 40 rounds, then its clock is set right."""
-    rows = rounds(14, 4, 2, count=40) + rounds(0, 4, 2, count=40, begin=4000)
-    with load(rows, tmp_path) as trace:
-        found = find_gaps(trace).host_clocks
-        assert [one.offset.ahead_ns / US for one in found] == [14.25, 0.25]
-        assert 4068 * US < found[1].offset.start_ns <= 4104 * US
-        assert set(totals(trace)) == {"host_late"}
-
-
-def test_what_the_bounds_leave_open_is_told(tmp_path: Path) -> None:
-    """Calls begin 1 us after the device ran dry, on a clock known to 3.5 us: late hosts, or launches on their way."""
-    rows = [kernel(GEMM, 100 * place + 5, 100 * place + 99, 100 * place) for place in range(1, 40)]
-    with load(rows, tmp_path) as trace:
-        assert totals(trace) == {"host_late": 38 * 6 * US}
-        answer = gaps(trace)
-        assert answer.provenance["undecided_ns"] == 38 * 6 * US
-        (notice,) = (notice for notice in answer.notices if notice.code == "host-clock")
-        assert "to within 3.5 us" in notice.message
-    with load(rounds(0, 4, 1), tmp_path) as trace:
-        assert gaps(trace).provenance["undecided_ns"] == 0
-        assert "host-clock" not in {notice.code for notice in gaps(trace).notices}
-
-
-def test_typical_latency_is_that_into_an_idle_device(tmp_path: Path) -> None:
-    """30 launches into an idle device take 5 us; 60 queued ones wait 200 us; graph launches are counted apart."""
-    rows: list[Any] = [kernel(GEMM, 1000 * place + 5, 1000 * place + 400, 1000 * place) for place in range(30)]
-    rows += [
-        kernel(NORM, 1000 * place + 401 + 30 * k, 1000 * place + 430 + 30 * k, 1000 * place + 201 + 30 * k)
-        for place in range(30)
-        for k in range(2)
-    ]
-    for place in range(30):
-        rows += replay(500 + place, 1000 * place + 615, [NORM, NORM], launch=1000 * place + 600)
-    with load(rows, tmp_path) as trace:
-        assert find_gaps(trace).typical.rows() == [(0, False, 29, 5 * US), (0, True, 30, 15 * US)]
-
-
-def test_devices_without_collectives_each_have_a_clock(tmp_path: Path) -> None:
-    """GPU 1's clock is 9 us late; its launches into an idle device take 5 us as on GPU 0."""
-    rows: list[Any] = []
-    for rank, late in ((0, 0), (1, 9)):
-        rows += [
-            kernel(GEMM, 100 * place + 5 + late, 100 * place + 50 + late, 100 * place, pid=1000 + rank, device=rank)
-            for place in range(1, 60)
-        ]
-    with load(rows, tmp_path, clock="auto") as trace:
-        assert ahead(trace) == [((0,), 0, 0), ((1,), 9, 0)]
-        typical = find_gaps(trace).typical.filter(pl.col("launch_count") > 0)
-        assert typical.select("rank", "typical_ns").rows() == [(0, 5 * US), (1, 5 * US)]
-    with load(rows, tmp_path, clock="trust") as trace:
-        assert ahead(trace) == [((0, 1), 0, 0)]
-        typical = find_gaps(trace).typical.filter(pl.col("launch_count") > 0)
-        assert typical.select("rank", "typical_ns").rows() == [(0, 5 * US), (1, 14 * US)]
-
-
 # Selection, refusals
 
 
@@ -393,50 +187,6 @@ def test_replays_that_left_no_trace_leave_gaps_unknown(tmp_path: Path) -> None:
         assert shown["step_ns"].to_list()[:2] == [1000 * US] * 2
     with load(rows, tmp_path, write={"graph_trace": "Graph"}) as trace:
         assert gaps(trace).causes["gap_ns"].sum() > 0
-
-
-# Totals against the truth
-
-CAPTURES = {
-    "graph": CaptureSpec(steps=30),
-    "graph, no ranges": CaptureSpec(steps=30, nvtx="none"),
-    "eager": CaptureSpec(steps=30, launch="eager"),
-    "eager, no ranges": CaptureSpec(steps=30, launch="eager", nvtx="none"),
-    "eager, host ahead": CaptureSpec(steps=30, launch="eager", host_ahead=True),
-    "dependencies": CaptureSpec(steps=30, launch="eager", dependency_gap_ns=8_000, host_ahead=True),
-    "pieces per layer": CaptureSpec(steps=30, launch="piecewise"),
-    "bubble": CaptureSpec(steps=51, bubble_ns=2_000_000, nvtx="none"),
-    "requests": CaptureSpec(steps=20, requests=4),
-    "second stream": CaptureSpec(steps=30, side_stream="compute", launch="eager"),
-    "dependent launch": CaptureSpec(steps=30, pdl_ns=1_500),
-    "stalls of one host": CaptureSpec(
-        steps=30, launch="eager", faults=(Stall(ranks=(0,), stall_ns=176_000, per_step=8),)
-    ),
-    "device clocks late": CaptureSpec(steps=30, launch="eager", gpu_offset_ns=(0, 5_000, 12_000, 9_000)),
-    "device clocks early": CaptureSpec(steps=30, launch="eager", gpu_offset_ns=(0, -3_000, -12_000, -7_000)),
-}
-
-
-UNDECIDED = {"pieces per layer"}
-"""Its calls begin within tenths of a microsecond of the time when the device runs dry, before or after: what moves between
-the two causes must then be covered by what the answer calls undecided."""
-
-
-@pytest.mark.parametrize("name", CAPTURES)
-def test_every_cause_in_total_is_that_of_the_truth(tmp_path: Path, name: str) -> None:
-    capture = simulate(CAPTURES[name])
-    paths = write(capture, tmp_path, truth=False)
-    with open_trace([str(path) for path in paths], Options()) as trace:
-        found = totals(trace)
-        # One launch in a thousand may start before its call: those have no cause.
-        spare = 0.001 * sum(int(per_rank.sum()) for per_rank in capture.truth.gap_total_ns.values())
-        undecided = gaps(trace).provenance["undecided_ns"]
-        for cause in CAUSES:
-            expected = int(capture.truth.gap_total_ns[cause].sum()) if cause in capture.truth.gap_total_ns else 0
-            near = undecided if name in UNDECIDED and cause in ("host_late", "launch_latency") else 0
-            assert found.get(cause, 0) == pytest.approx(expected, rel=0.01, abs=max(spare, near)), cause
-        both = {cause: int(capture.truth.gap_total_ns[cause].sum()) for cause in ("host_late", "launch_latency")}
-        assert sum(found.get(cause, 0) for cause in both) == pytest.approx(sum(both.values()), rel=0.01, abs=spare)
 
 
 # Conservation, and the naive count
@@ -519,7 +269,11 @@ def test_queued_kernels_of_a_real_capture_are_back_to_back() -> None:
         typical = dict(found.typical.filter(~pl.col("graph_launch")).select("rank", "typical_ns").rows())
         # By the recorded clocks it was 20.7 and 8.5 us: GPU 0 is ahead by 14 us until its clock is set right.
         assert typical == {0: pytest.approx(7_000, abs=100), 1: pytest.approx(7_500, abs=100)}
-        assert [(ranks, round(ahead_us)) for ranks, ahead_us, _ in ahead(trace)] == [((0,), 14), ((0,), 1), ((1,), 1)]
+        assert [(ranks, round(ahead_us)) for ranks, ahead_us, _ in device_ahead(trace)] == [
+            ((0,), 14),
+            ((0,), 1),
+            ((1,), 1),
+        ]
         tl, occ = timeline(trace), occupancy(trace)
         call = tl.launch[occ.after]
         own = (call >= 0) & (tl.rank_place[occ.after] == 1)
