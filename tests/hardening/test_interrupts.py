@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 def interrupted_after(batches: int, monkeypatch: pytest.MonkeyPatch, what: Callable[[], BaseException]) -> None:
     """Reading stops as if the user had pressed ctrl-C between two batches."""
-    reading = readers.read_columns
+    reading = readers.read_events
 
     def stopped(*arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(reading(*arguments, **options | {"batch_rows": 500, "loader": "sqlite"})):
@@ -38,7 +38,7 @@ def interrupted_after(batches: int, monkeypatch: pytest.MonkeyPatch, what: Calla
                 raise what()
             yield batch
 
-    monkeypatch.setattr(sources, "read_columns", stopped)
+    monkeypatch.setattr(sources, "read_events", stopped)
 
 
 @pytest.mark.parametrize("command", ["bucket", "info"])
