@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analyses.lateness import Stretches, device_detail, main_cause, reference_member, split_lateness
+from tracelens.analyses.lateness import (
+    Stretches,
+    device_detail,
+    main_cause,
+    mean_lateness,
+    reference_member,
+    split_lateness,
+)
 
 
 def stretches(arrival, previous, device, host, elsewhere=None, usable=None):
@@ -72,7 +79,11 @@ def test_the_parts_sum_exactly(rows):
     arrival, previous, device, host, elsewhere = ([[row[k] for row in instance] for instance in rows] for k in range(5))
     found = split_lateness(stretches(arrival, previous, device, host, elsewhere))
     assert (found.device + found.host + found.upstream + found.other == found.lateness).all()
-    means = found.means()
+    halves = [
+        [part[at] for at in (slice(None, 5), slice(5, None))] for part in (arrival, previous, device, host, elsewhere)
+    ]
+    means = mean_lateness(stretches(*half) for half in zip(*halves, strict=True) if half[0])
+    assert means["lateness"].tolist() == np.rint(found.lateness.sum(axis=0) / len(rows)).tolist()
     assert (means["device"] + means["host"] + means["upstream"] + means["other"] == means["lateness"]).all()
     assert (np.sort(found.lateness, axis=1)[:, (len(rows[0]) + 1) // 2 - 1] == 0).all()
 

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.alignment_notices import hides_collectives, rank_list
-from tracelens.analyses.collectives_tables import operations_table, whole
+from tracelens.analyses.clock import Ints
+from tracelens.analyses.collectives_tables import grouped, middle, operations_table
 from tracelens.analyses.skew_context import Context, context
 from tracelens.analyses.skew_schemas import INSTANCES, OPERATIONS, RANK_OPERATIONS
 from tracelens.frames import Notice, Result, Schema
@@ -68,36 +69,51 @@ def _rank_operations(known: Context) -> pl.DataFrame:
     steps = {
         rank: known.step_counts.get(number, 0) for number, one in enumerate(known.alignment.sets) for rank in one.ranks
     }
-    keys = ["rank", "communicator", "operation", "implementation"]
+    found = known.operations
+    calls = found.recorded
+    used = np.flatnonzero(known.used)
+    in_summed = np.append(known.summed_step, False)[known.step_row]
     rows: list[dict[str, Any]] = []
-    for (rank, communicator, operation, implementation), group in known.rows.group_by(keys, maintain_order=True):
-        count = steps.get(int(rank), 0)
-        summed = group.filter("summed")
-        hidden, length = int(summed["hidden_ns"].sum()), int(summed["duration_ns"].sum())
-        waited = summed["wait_ns"].drop_nulls()
-        total = int(group["duration_ns"].sum())
+    kinds, kind_of = _kinds(known)
+    for (owner, communicator, kind), group in grouped(
+        used, calls.owner[used], found.communicator[used], kind_of[calls.family[used]]
+    ):
+        rank = int(found.ranks[owner])
+        count = steps.get(rank, 0)
+        summed = group[in_summed[group]]
+        hidden, length = int(known.hidden_ns[summed].sum()), int(known.duration_ns[summed].sum())
+        waited = found.wait_ns[summed[found.accepted[summed]]]
+        total = int(known.duration_ns[group].sum())
+        operation, implementation = kinds[kind]
         rows.append(
             {
                 "rank": rank,
-                "communicator": communicator,
+                "communicator": communicator if communicator >= 0 else None,
                 "collective": operation,
                 "implementation": implementation,
-                "calls_per_step": summed.height / count if count else None,
-                "duration_p50_ns": whole(group["duration_ns"].median()),
+                "calls_per_step": len(summed) / count if count else None,
+                "duration_p50_ns": middle(known.duration_ns[group]),
                 "wait_per_step_ns": round(int(waited.sum()) / count) if count and len(waited) else None,
                 "exposed_per_step_ns": round((length - hidden) / count) if count else None,
                 "hidden_per_step_ns": round(hidden / count) if count else None,
-                "overlap_frac": int(group["hidden_ns"].sum()) / total if total else None,
-                "same_stream": bool(group["shares_stream"].mean() >= 0.5),  # type: ignore[operator]
+                "overlap_frac": int(known.hidden_ns[group].sum()) / total if total else None,
+                "same_stream": 2 * int(np.count_nonzero(known.shares_stream[group])) >= len(group),
             }
         )
     return RANK_OPERATIONS.frame(rows).sort("rank", "communicator", "collective", "implementation", nulls_last=True)
 
 
 def _instances(known: Context) -> pl.DataFrame:
-    return INSTANCES.frame(known.rows.rename({"operation": "collective"})).sort(
-        "communicator", "instance", "rank", "start_ns", "end_ns", nulls_last=True
+    found = known.operations
+    names = [name for name in (column.name for column in INSTANCES.columns) if name not in ("collective", "step")]
+    step = np.append(known.steps.table["step"].to_numpy().astype(np.int64), -1)[known.step_row[found.order]]
+    rows = (
+        found.frame("operation", *names)
+        .rename({"operation": "collective"})
+        .with_columns(step=pl.when(pl.Series(step >= 0)).then(pl.Series(step)))
+        .filter(pl.Series(known.used[found.order]))
     )
+    return INSTANCES.frame(rows).sort("communicator", "instance", "rank", "start_ns", "end_ns", nulls_last=True)
 
 
 def _sentences(known: Context, operations: pl.DataFrame) -> tuple[str, ...]:
@@ -128,20 +144,43 @@ def _switches(known: Context) -> list[str]:
     table = known.steps.table
     if table.is_empty():
         return []
-    rungs = table["rung"].to_list() + [None]
-    phases = table["phase"].to_list() + [None]
-    rows = known.rows.select("row", "communicator", "operation", "implementation")
-    at = known.step_row[rows["row"].to_numpy()]
-    placed = rows.with_columns(
-        rung=pl.Series([f"{phases[k]} {rungs[k]}" if rungs[k] is not None else None for k in at], dtype=pl.String)
-    ).filter(pl.col("rung").is_not_null())
-    kinds = (
-        placed.group_by("communicator", "operation", "rung")
-        .agg(pl.col("implementation").mode().sort().first())
+    found = known.operations
+    kinds, kind_of = _kinds(known)
+    if len({operation for operation, _ in kinds}) == len(kinds):
+        return []
+    texts: dict[str, int] = {}
+    rung_of_row = np.array(
+        [
+            texts.setdefault(f"{phase} {rung}", len(texts)) if rung is not None else -1
+            for phase, rung in table.select("phase", "rung").iter_rows()
+        ]
+        + [-1]
+    )
+    rows = np.flatnonzero(known.used & (rung_of_row[known.step_row] >= 0))
+    kind, rung = kind_of[found.recorded.family[rows]], rung_of_row[known.step_row[rows]]
+    names = list(texts)
+    placed = pl.DataFrame(
+        [
+            (communicator if communicator >= 0 else None, *kinds[own], names[text], -len(group))
+            for (communicator, own, text), group in grouped(rows, found.communicator[rows], kind, rung)
+        ],
+        schema={
+            "communicator": pl.Int32,
+            "operation": pl.String,
+            "implementation": pl.String,
+            "rung": pl.String,
+            "rarity": pl.Int64,
+        },
+        orient="row",
+    )
+    # Of the implementations of one rung the one with most calls stands, of several the first by name.
+    placed = (
+        placed.sort("rarity", "implementation")
+        .unique(["communicator", "operation", "rung"], keep="first", maintain_order=True)
         .sort("communicator", "operation", "implementation", "rung", nulls_last=True)
     )
     said = []
-    for (_, operation), group in kinds.group_by(["communicator", "operation"], maintain_order=True):
+    for (_, operation), group in placed.group_by(["communicator", "operation"], maintain_order=True):
         if group["implementation"].n_unique() < 2:
             continue
         parts = [
@@ -152,6 +191,13 @@ def _switches(known: Context) -> list[str]:
     return list(dict.fromkeys(said))
 
 
+def _kinds(known: Context) -> tuple[list[tuple[str, str]], Ints]:
+    """The (operation, implementation) pairs, and the place of each family's."""
+    families = [family[:2] for family in known.operations.recorded.families]
+    kinds = sorted(set(families))
+    return kinds, np.array([kinds.index(family) for family in families], dtype=np.int64)
+
+
 def _natural(rung: str) -> tuple[str, int, str]:
     head, _, tail = rung.partition("=")
     return head, int(tail) if tail.isdigit() else 0, rung
@@ -160,9 +206,13 @@ def _natural(rung: str) -> tuple[str, int, str]:
 def _start_up(known: Context) -> list[Notice]:
     """First calls that are far longer than later ones: ranks were not in step yet."""
     notices = []
-    keys = ["operation", "implementation", "rank", "communicator"]
-    for (operation, implementation, rank, _), group in known.rows.group_by(keys, maintain_order=True):
-        length = group.sort("start_ns")["duration_ns"].to_numpy().astype(np.float64)
+    found = known.operations
+    kinds, kind_of = _kinds(known)
+    rows = np.flatnonzero(known.used)
+    keys = (kind_of[found.recorded.family[rows]], found.recorded.owner[rows], found.communicator[rows])
+    for (kind, owner, _), group in grouped(rows, *keys):
+        (operation, implementation), rank = kinds[kind], found.ranks[owner]
+        length = known.duration_ns[group].astype(np.float64)
         count = len(length)
         if count < 5:
             continue
@@ -188,7 +238,7 @@ def _start_up(known: Context) -> list[Notice]:
 
 def _durations_only(known: Context) -> list[Notice]:
     ranks = known.trace.ranks
-    if len(ranks) > 1 or known.members.is_empty():
+    if len(ranks) > 1 or not len(known.operations):
         return []
     return [
         Notice(

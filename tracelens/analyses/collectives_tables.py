@@ -2,151 +2,174 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from tracelens.analyses.alignment_members import REASONS, InstanceTable
+from tracelens.analyses.clock import Ints, median
 from tracelens.analyses.skew_context import Context
 from tracelens.analyses.skew_schemas import OPERATIONS, SET_ASIDE
 from tracelens.analyses.straggler import classify
+
+_CELLS = 1 << 16
 
 WARM_UP = "warm-up step"
 NOT_SELECTED = "outside the selection"
 
 
-def member_rows(known: Context) -> pl.DataFrame:
-    """The collective operations of the selection outside warm-up, with step, exposure and name.
+def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Rows by equal values: (the values, the rows as they come), values ascending.
 
-    Columns beside those of `Alignment.members`: row, step (null outside steps), summed (in a step that summaries
-    use), set, hidden_ns, duration_ns, shares_stream, kernel_name.
+    Args:
+        rows: places of operations.
+        columns: values of each row, as many as rows.
     """
-    table = known.steps.table
-    step = np.append(table["step"].to_numpy().astype(np.int64), -1)[known.step_row]
-    summed = np.append(known.summed_step, False)[known.step_row]
-    sets = pl.DataFrame(
-        {
-            "rank": [rank for one in known.alignment.sets for rank in one.ranks],
-            "set": [number for number, one in enumerate(known.alignment.sets) for _ in one.ranks],
-        },
-        schema={"rank": pl.Int32, "set": pl.Int32},
-    )
-    return (
-        known.members.with_columns(
-            row=pl.int_range(pl.len()),
-            step=pl.Series(step),
-            summed=pl.Series(summed),
-            hidden_ns=pl.Series(known.hidden_ns),
-            duration_ns=pl.col("end_ns") - pl.col("start_ns"),
-            shares_stream=pl.Series(known.shares_stream),
-            kernel_name=known.kernel_names,
-            used=pl.Series(known.selected & ~known.warm),
-        )
-        .filter("used")
-        .join(sets, on="rank", how="left", maintain_order="left")
-        .with_columns(step=pl.when(pl.col("step") >= 0).then("step"))
-    )
+    if len(rows) == 0:
+        return
+    code, count = np.zeros(len(rows), dtype=np.int64), 1
+    for column in columns:
+        own, width = _numbered(column)
+        code, count = _numbered(code * width + own)
+    order = np.argsort(code.astype(np.min_scalar_type(count - 1)), kind="stable")
+    for chosen in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
+        yield tuple(int(column[chosen[0]]) for column in columns), rows[chosen]
+
+
+def _numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, int]:
+    """Each value's place among the distinct ones in ascending order, and their number."""
+    low = int(values.min())
+    width = int(values.max()) - low + 1
+    if width > 4 * len(values) + _CELLS:
+        used, place = np.unique(values, return_inverse=True)
+        return place.reshape(-1), len(used)
+    present = np.zeros(width, dtype=bool)
+    present[values - low] = True
+    return (np.cumsum(present) - 1)[values - low], int(np.count_nonzero(present))
 
 
 def operations_table(known: Context, *, synchronising_only: bool) -> pl.DataFrame:
     """One row per communicator, operation, implementation, kernel and message size."""
-    rows = known.rows
-    if synchronising_only:
-        rows = rows.filter("accepted")
-    keys = ["communicator", "operation", "implementation", "kernel_name", "message_bytes"]
+    found = known.operations
+    calls = found.recorded
+    rows = np.flatnonzero(known.used & found.accepted if synchronising_only else known.used)
+    names = known.timeline.names["name"]
     result: list[dict[str, Any]] = []
-    for (communicator, operation, implementation, name, size), group in rows.group_by(keys, maintain_order=True):
+    keys = (found.communicator[rows], calls.name_id[rows], calls.message_bytes[rows])
+    for (communicator, name, size), group in grouped(rows, *keys):
+        operation, implementation, _ = calls.families[calls.family[group[0]]]
+        known_size = size if size >= 0 else None
         result.append(
             {
-                "communicator": communicator,
+                "communicator": communicator if communicator >= 0 else None,
                 "collective": operation,
                 "implementation": implementation,
-                "kernel_name": name,
-                "message_bytes": size,
-                **_figures(known, str(operation), size, group),
+                "kernel_name": names[name],
+                "message_bytes": known_size,
+                **_figures(known, operation, known_size, group),
             }
         )
     frame = OPERATIONS.frame(result)
     return frame.sort("communicator", "collective", "implementation", "kernel_name", "message_bytes", nulls_last=True)
 
 
-def _figures(known: Context, operation: str, size: Any, group: pl.DataFrame) -> dict[str, Any]:
-    ranks = group["rank"].n_unique()
-    per_rank = group["rank"].value_counts()["count"]
-    steps = known.step_counts.get(int(group["set"][0]), 0) if group["set"][0] is not None else 0
-    summed = group.filter("summed")
-    matched = group.filter("accepted")
+def _figures(known: Context, operation: str, size: int | None, group: Ints) -> dict[str, Any]:
+    found = known.operations
+    owner = found.recorded.owner[group]
+    per_rank = np.bincount(owner)
+    ranks = int(np.count_nonzero(per_rank))
+    in_set = known.alignment.set_of(int(found.ranks[owner[0]]))
+    steps = known.step_counts.get(in_set, 0)
+    summed = group[np.append(known.summed_step, False)[known.step_row[group]]]
+    duration = known.duration_ns[group]
+    matched = group[found.accepted[group]]
+    wait = found.wait_ns[matched]
+    instances = _seen(found.instance[matched], len(found.instances))
+    skews = pl.Series(found.instances.skew_ns[instances])
     figures: dict[str, Any] = {
-        "call_count": int(per_rank.max() or 0),  # type: ignore[arg-type]
-        "calls_per_step": summed.height / ranks / steps if steps else None,
+        "call_count": int(per_rank.max()),
+        "calls_per_step": len(summed) / ranks / steps if steps else None,
         "rank_count": ranks,
-        "duration_p50_ns": whole(group["duration_ns"].median()),
+        "duration_p50_ns": middle(duration),
         "exposed_per_step_ns": (
-            round(int((summed["duration_ns"] - summed["hidden_ns"]).sum()) / ranks / steps) if steps else None
+            round(int((known.duration_ns[summed] - known.hidden_ns[summed]).sum()) / ranks / steps) if steps else None
         ),
         "bus_bw_gbps": None,
         "wait_frac": None,
         "class": "inconclusive",
+        "transfer_p50_ns": middle(found.instances.transfer_ns[instances]),
+        "transfer_min_p50_ns": middle(found.instances.transfer_min_ns[instances]),
+        "completion_p50_ns": middle(found.instances.completion_ns[instances]),
+        "wait_p50_ns": middle(wait),
+        "skew_p50_ns": middle(found.instances.skew_ns[instances]),
+        "skew_p90_ns": whole(skews.quantile(0.9, "linear")),
+        "skew_p99_ns": whole(skews.quantile(0.99, "linear")),
+        "skew_max_ns": skews.max(),
     }
-    each = matched.unique("instance", keep="first", maintain_order=True)
-    for name in ("transfer", "transfer_min", "completion"):
-        figures[f"{name}_p50_ns"] = whole(each[f"{name}_ns"].median())
-    figures["wait_p50_ns"] = whole(matched["wait_ns"].median())
-    skews = each["skew_ns"]
-    figures["skew_p50_ns"] = whole(skews.median())
-    figures["skew_p90_ns"] = whole(skews.quantile(0.9, "linear"))
-    figures["skew_p99_ns"] = whole(skews.quantile(0.99, "linear"))
-    figures["skew_max_ns"] = skews.max()
-    if matched.height:
-        communicator = int(matched["communicator"][0])
-        in_set = known.alignment.sets[int(group["set"][0])]
-        members = len(known.ranks_of(communicator))
+    if len(matched):
+        communicator = int(found.communicator[matched[0]])
         figures["wait_frac"], figures["class"] = classify(
-            int(matched["wait_ns"].sum()),
-            int(matched["duration_ns"].sum()),
-            matched.height,
-            each.height,
-            in_set.resolution_ns,
+            int(wait.sum()),
+            int(known.duration_ns[matched].sum()),
+            len(matched),
+            len(instances),
+            known.alignment.sets[in_set].resolution_ns,
             whole=not known.missing_of(communicator),
         )
-        figures["bus_bw_gbps"] = _bus_bandwidth(operation, size, members, each)
+        members = len(known.ranks_of(communicator))
+        figures["bus_bw_gbps"] = _bus_bandwidth(operation, size, members, found.instances, instances)
     return figures
 
 
-def _bus_bandwidth(operation: str, size: Any, members: int, each: pl.DataFrame) -> float | None:
+def _seen(instance: npt.NDArray[np.integer], count: int) -> Ints:
+    """The numbers that are there, ascending."""
+    seen = np.zeros(count, dtype=bool)
+    seen[instance] = True
+    return np.flatnonzero(seen)
+
+
+def _bus_bandwidth(
+    operation: str, size: int | None, members: int, instances: InstanceTable, chosen: Ints
+) -> float | None:
     """nccl-tests' bus bandwidth from the completion of instances whose skew is less than their transfer."""
     factor = {"all_reduce": 2 * (members - 1) / members, "all_gather": (members - 1) / members}
     factor["reduce_scatter"] = factor["all_gather"]
     if size is None or operation not in factor:
         return None
     # NCCL records what one rank sends (all-gather) or receives (reduce-scatter); nccl-tests counts the whole buffer.
-    total = int(size) * (members if operation != "all_reduce" else 1)
-    quiet = each.filter(pl.col("skew_ns") < pl.col("transfer_ns"))
-    time = quiet["completion_ns"].median()
-    if not isinstance(time, int | float) or time <= 0:
+    total = size * (members if operation != "all_reduce" else 1)
+    quiet = chosen[instances.skew_ns[chosen] < instances.transfer_ns[chosen]]
+    if len(quiet) == 0:
         return None
-    return total / float(time) * factor[operation]
+    time = median(instances.completion_ns[quiet].astype(np.float64))
+    return total / time * factor[operation] if time > 0 else None
 
 
 def set_aside_table(known: Context) -> pl.DataFrame:
     """What carries no wait, by reason: instances of communicators once, calls of unmatched ranks each."""
-    members = known.members.with_columns(selected=pl.Series(known.selected), warm=pl.Series(known.warm))
-    left = members.with_columns(
-        reason=pl.when(~pl.col("selected"))
-        .then(pl.lit(NOT_SELECTED))
-        .when(~pl.col("accepted"))
-        .then("set_aside_reason")
-        .when("warm")
-        .then(pl.lit(WARM_UP))
-    ).filter(pl.col("reason").is_not_null())
+    found = known.operations
+    reasons = [*REASONS, WARM_UP, NOT_SELECTED]
+    reason = found.reason.copy()
+    reason[known.warm & found.accepted] = reasons.index(WARM_UP)
+    reason[~known.selected] = reasons.index(NOT_SELECTED)
     # An instance counts once, under its lowest member's reason.
-    first = left.sort("communicator", "instance", "rank", nulls_last=True)
-    instances = first.filter(pl.col("instance").is_not_null()).unique("instance", keep="first", maintain_order=True)
-    calls = first.filter(pl.col("instance").is_null())
-    counted = pl.concat([instances.select("reason"), calls.select("reason")]).group_by("reason").len("count")
-    return SET_ASIDE.frame(counted).sort("reason")
+    left = found.order[reason[found.order] > 0]
+    instance = found.instance[left]
+    first = np.ones(len(left), dtype=bool)
+    first[1:] = (instance[1:] != instance[:-1]) | (instance[1:] < 0)
+    counts = np.bincount(reason[left[first]], minlength=len(reasons))
+    rows = [{"reason": text, "count": int(count)} for text, count in zip(reasons, counts, strict=True) if count]
+    return SET_ASIDE.frame(rows).sort("reason")
+
+
+def middle(values: Ints) -> int | None:
+    """The median as whole ns, half to even; null of no values."""
+    return round(median(values.astype(np.float64))) if len(values) else None
 
 
 def whole(value: Any) -> int | None:
-    """A median or quantile as whole ns, half to even; null stays null."""
+    """A quantile as whole ns, half to even; null stays null."""
     return None if value is None else round(value)

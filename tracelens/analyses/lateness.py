@@ -10,6 +10,7 @@ launches came later, upstream what the previous collective ended later in anothe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,17 +59,28 @@ class Lateness:
     upstream: Ints
     other: Ints
 
-    def means(self) -> dict[str, Ints]:
-        """Mean per member of the lateness and each part, whole ns; the parts sum to the lateness exactly."""
-        count = len(self.lateness)
-        if count == 0:
-            return {}
-        result = {
-            name: np.rint(getattr(self, name).sum(axis=0) / count).astype(np.int64)
-            for name in ("lateness", "device", "host", "upstream")
-        }
-        result["other"] = result["lateness"] - result["device"] - result["host"] - result["upstream"]
-        return result
+
+def mean_lateness(parts: Iterable[Stretches]) -> dict[str, Ints]:
+    """Mean per member of the lateness and each part, whole ns; the parts sum to the lateness exactly.
+
+    Args:
+        parts: the stretches of one communicator, so many instances at a time.
+
+    Returns:
+        lateness, device, host, upstream and other; empty where no instance is usable.
+    """
+    sums: dict[str, Ints] = {}
+    count = 0
+    for stretches in parts:
+        found = split_lateness(stretches)
+        count += len(found.lateness)
+        for name in ("lateness", "device", "host", "upstream"):
+            sums[name] = getattr(found, name).sum(axis=0) + sums.get(name, 0)
+    if count == 0:
+        return {}
+    result = {name: np.rint(total / count).astype(np.int64) for name, total in sums.items()}
+    result["other"] = result["lateness"] - result["device"] - result["host"] - result["upstream"]
+    return result
 
 
 def reference_member(arrival: Ints) -> Ints:

@@ -126,22 +126,18 @@ def _skew_ns(trace: LoadedTrace, rows: pl.DataFrame) -> float | None:
     A rank's step holds the instances that it is a member of; the mean over ranks lets replicas stand side by side.
     """
     known = context(trace)
-    accepted = known.members["accepted"].to_numpy().astype(bool)
-    if not accepted.any():
+    found = known.operations
+    placed = np.flatnonzero(found.accepted & (known.step_row >= 0))
+    if not found.accepted.any():
         return None
-    chosen = known.steps.table.select("rank", "step")[np.maximum(known.step_row, 0)]
-    members = (
-        known.members.select("communicator", "instance", "skew_ns")
-        .with_columns(
-            chosen["rank"],
-            chosen["step"],
-            duration_ns=pl.Series(known.axis_end - known.axis_start),
-            hidden_ns=pl.Series(known.hidden_ns),
-        )
-        .filter(pl.Series(accepted & (known.step_row >= 0)))
-        .with_columns(pl.col("duration_ns", "hidden_ns").sum().over("communicator", "instance"))
-        .filter(2 * pl.col("hidden_ns") < pl.col("duration_ns"))
-        .join(rows.select("rank", "step"), on=["rank", "step"], how="semi")
+    count = len(found.instances)
+    instance = found.instance[placed]
+    duration = np.bincount(instance, known.duration_ns[placed], count)
+    hidden = np.bincount(instance, known.hidden_ns[placed], count)
+    placed = placed[2 * hidden[instance] < duration[instance]]
+    chosen = known.steps.table.select("rank", "step")[known.step_row[placed]]
+    members = chosen.with_columns(skew_ns=pl.Series(found.instances.skew_ns[found.instance[placed]])).join(
+        rows.select("rank", "step"), on=["rank", "step"], how="semi"
     )
     return float(members["skew_ns"].sum()) / rows.height
 

@@ -11,8 +11,9 @@ import polars as pl
 
 from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import hides_collectives, rank_list
+from tracelens.analyses.clock import Ints
 from tracelens.analyses.collectives_tables import operations_table, set_aside_table
-from tracelens.analyses.lateness import Lateness, main_cause, split_lateness
+from tracelens.analyses.lateness import main_cause, mean_lateness
 from tracelens.analyses.skew_causes import device_finding, host_finding
 from tracelens.analyses.skew_checks import communicator_notices, duration_only_ns
 from tracelens.analyses.skew_context import Context, Matched, context
@@ -52,7 +53,7 @@ class _Judged:
     arrivals: Arrivals
     waits: Waiting
     straggler: Straggler
-    lateness: Lateness
+    means: Mapping[str, Ints]
     compute: np.ndarray[Any, np.dtype[np.int64]] | None
     clock: ClockSet
 
@@ -110,8 +111,8 @@ def _judge(known: Context, matched: Matched) -> _Judged:
         none = np.zeros(len(matched.ranks), dtype=np.int64)
         waits = Waiting(np.empty((0, len(none)), np.int64), none[:0], none[:0], none, none, none, none)
         found = Straggler()
-    lateness = split_lateness(known.stretches(matched))
-    return _Judged(matched, arrivals, waits, found, lateness, known.compute_ns(matched), clock)
+    means = mean_lateness(known.stretches(matched))
+    return _Judged(matched, arrivals, waits, found, means, known.compute_ns(matched), clock)
 
 
 def _late_ranks(found: Straggler) -> tuple[int, ...]:
@@ -121,7 +122,7 @@ def _late_ranks(found: Straggler) -> tuple[int, ...]:
 def _cause(known: Context, one: _Judged) -> tuple[str, str | None]:
     """The largest part of the straggler's mean lateness, and what is behind it."""
     late = _late_ranks(one.straggler)
-    means = one.lateness.means()
+    means = one.means
     if not late or not means:
         return "none", None
     columns = [one.matched.ranks.index(rank) for rank in late]
@@ -143,7 +144,7 @@ def _per_step(known: Context, one: _Judged, values: Any) -> int | None:
 
 def _exposed(known: Context, matched: Matched) -> Any:
     """Instances that are exposed for more than half of their members' summed duration."""
-    duration = (known.axis_end - known.axis_start)[matched.row].sum(axis=1)
+    duration = known.duration_ns[matched.row].sum(axis=1)
     hidden = known.hidden_ns[matched.row].sum(axis=1)
     return 2 * (duration - hidden) > duration
 
@@ -208,7 +209,7 @@ def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
         "recoverable_frac": recoverable_frac,
         "skew_per_step_ns": skew_ns,
         "matched_count": arrivals.count,
-        "unmatched_count": total - known.accepted_count(matched.communicator),
+        "unmatched_count": total - known.instance_count(matched.communicator, accepted=True),
         "sentence": verdict_sentence(facts),
     }
 
@@ -216,7 +217,7 @@ def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
 def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
     matched, waits, count = one.matched, one.waits, one.arrivals.count
     members = len(matched.ranks)
-    means = one.lateness.means()
+    means = one.means
     nothing = [None] * members
     per_step: Any = nothing
     steps = known.step_counts.get(matched.set, 0)
@@ -251,7 +252,7 @@ def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
 def _nothing(known: Context) -> str:
     ranks = known.trace.ranks
     if len(ranks) == 1:
-        if known.members.is_empty():
+        if not len(known.operations):
             return (
                 f"Only rank {ranks[0]} is here, and it runs no collectives: nothing shows it waiting for another rank."
             )

@@ -36,10 +36,14 @@ def device_finding(context: Context, matched: Matched, late: tuple[int, ...]) ->
     code_of = {bucket: k for k, bucket in enumerate(buckets)}
     of_name = np.array([code_of[b] for b in tl.names["bucket"].to_list()], dtype=np.int64)
     member = context.steps.member
-    chosen = np.flatnonzero((tl.kind == KERNEL) & ~tl.is_collective & (member >= 0))
-    chosen = chosen[context.summed_step[member[chosen]]] if context.steps.table.height else chosen
-    index = tl.rank_place[chosen].astype(np.int64) * len(buckets) + of_name[tl.name[chosen]]
-    sums = np.bincount(index, tl.end[chosen] - tl.start[chosen], minlength=len(tl.ranks) * len(buckets))
+    summed = context.summed_step if context.steps.table.height else np.ones(1, dtype=bool)
+    sums = np.zeros(len(tl.ranks) * len(buckets))
+    for part in tl.stretches():
+        own = member[part]
+        chosen = np.flatnonzero((tl.kind[part] == KERNEL) & ~tl.is_collective[part] & (own >= 0))
+        chosen = chosen[summed[own[chosen]]]
+        index = tl.rank_place[part][chosen].astype(np.int64) * len(buckets) + of_name[tl.name[part][chosen]]
+        sums += np.bincount(index, (tl.end[part] - tl.start[part])[chosen], minlength=len(sums))
     count = max(context.step_counts.get(matched.set, 0), 1)
     table = sums.reshape(len(tl.ranks), len(buckets)) / count
     places = np.searchsorted(tl.ranks, matched.ranks)

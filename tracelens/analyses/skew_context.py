@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.alignment import Alignment, align
+from tracelens.analyses.alignment import Alignment, find_alignment
+from tracelens.analyses.alignment_members import MatchedOperations
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.coverage import Coverage
 from tracelens.analyses.gap_causes import NULL
 from tracelens.analyses.gap_search import Gaps, search_gaps
 from tracelens.analyses.lateness import Stretches
-from tracelens.analyses.matching_instances import Bools
+from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.selection import select
+from tracelens.analyses.skew_ways import begun_before, covered_before, previous_operations, worked_before
 from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.straggler import TRIAL_INSTANCES, Arrivals
 from tracelens.analyses.timeline import KERNEL, Timeline, timeline
 from tracelens.trace import LoadedTrace
+
+_ROWS = 1 << 16  # members of instances looked at at once: their arrays fit the cache of a core
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Matched:
         communicator: its number.
         set: number of its set.
         ranks: members, ascending.
-        row: int64 [instances, members], rows of `Context.members`.
+        row: int32 [instances, members], places in `Context.operations`.
         step: int64 [instances], the step's number; -1 outside steps.
         summed: bool [instances], in a step that summaries use: complete on all ranks of the set.
     """
@@ -39,7 +43,7 @@ class Matched:
     communicator: int
     set: int
     ranks: tuple[int, ...]
-    row: Ints
+    row: Rows
     step: Ints
     summed: Bools
 
@@ -50,7 +54,7 @@ class Context:
     Attributes:
         trace: the capture.
         alignment: clocks and matched operations.
-        members: `Alignment.members`, all rows.
+        operations: the collective operations; what follows has one element for each.
         timeline: its events on one axis.
         steps: its steps.
     """
@@ -58,47 +62,45 @@ class Context:
     def __init__(self, trace: LoadedTrace) -> None:
         """Nothing is computed before it is asked for, but alignment and steps."""
         self.trace = trace
-        self.alignment: Alignment = align(trace)
-        self.members = self.alignment.members
+        self.alignment: Alignment = find_alignment(trace)
+        self.operations: MatchedOperations = self.alignment.operations
         self.timeline: Timeline = timeline(trace)
         self.steps: Steps = search_steps(trace)
 
-    def column(self, name: str) -> Ints:
-        """A column of `members` as int64; nulls become 0."""
-        return self.members[name].fill_null(0).to_numpy().astype(np.int64, copy=False)
-
     @cached_property
     def place(self) -> Ints:
-        """Place on the timeline of each member's first kernel."""
-        return self.timeline.places_of(self.column("event_id"))
+        """Place on the timeline of each operation's first kernel."""
+        return self.timeline.places_of(self.operations.recorded.event_id)
 
     @cached_property
     def axis_start(self) -> Ints:
-        """Start of each member row on the timeline's axis."""
-        return self.column("start_ns") + self._shift
+        """Start of each operation on the timeline's axis."""
+        return self.timeline.start[self.place]
 
     @cached_property
     def axis_end(self) -> Ints:
-        """End of each member row on the timeline's axis."""
-        return self.column("end_ns") + self._shift
+        """End of each operation on the timeline's axis."""
+        return self.axis_start + self.duration_ns
 
     @cached_property
-    def _shift(self) -> Ints:
-        return self.timeline.shift[self.timeline.rank_place[self.place]]
+    def duration_ns(self) -> Ints:
+        """From the start of each operation's first kernel to the end of its last."""
+        return self.operations.recorded.end - self.operations.recorded.start
 
     @cached_property
     def rank_place(self) -> Ints:
-        """Place of each member row's rank among the timeline's ranks."""
-        return self.timeline.rank_place[self.place].astype(np.int64)
+        """Place of each operation's rank among the timeline's ranks."""
+        of_owner = np.searchsorted(self.timeline.ranks, self.operations.ranks)
+        return of_owner[self.operations.recorded.owner]
 
     @cached_property
-    def step_row(self) -> Ints:
-        """Row of `steps.table` of each member row, by its first kernel; -1 outside steps."""
-        return self.steps.member[self.place].astype(np.int64)
+    def step_row(self) -> Rows:
+        """Row of `steps.table` of each operation, by its first kernel; -1 outside steps."""
+        return self.steps.member[self.place]
 
     @cached_property
     def warm(self) -> Bools:
-        """Member rows of warm-up steps, which no figure holds unless `--steps` names them."""
+        """Operations of warm-up steps, which no figure holds unless `--steps` names them."""
         table = self.steps.table
         # Steps that are mere repetitions, without a sign of a forward pass, say nothing of warming up.
         repetition = self.steps.facts.get("marker") == "period" and bool((table["phase"] == "other").all())
@@ -108,8 +110,13 @@ class Context:
         return np.asarray(flags[self.step_row])
 
     @cached_property
+    def used(self) -> Bools:
+        """Operations that figures hold: selected, outside warm-up."""
+        return self.selected & ~self.warm
+
+    @cached_property
     def selected(self) -> Bools:
-        """Member rows that start in the selection."""
+        """Operations that start in the selection."""
         selection = select(self.trace)
         inside = np.ones(len(self.place), dtype=bool)
         if selection.whole:
@@ -161,23 +168,22 @@ class Context:
     @cached_property
     def matched(self) -> list[Matched]:
         """The communicators with their instances, in the order of their numbers."""
-        accepted = self.members["accepted"].to_numpy().astype(bool)
-        communicator = np.where(self.members["communicator"].is_null().to_numpy(), -1, self.column("communicator"))
         result = []
         numbers = np.append(self.steps.table["step"].to_numpy().astype(np.int64), -1)
         summed = np.append(self.summed_step, False)
+        instances = self.operations.instances
         for number, in_set, ranks, _ in self.alignment.communicators.iter_rows():
-            rows = np.flatnonzero(accepted & (communicator == number)).reshape(-1, len(ranks))
+            rows = self.operations.rows_of(np.flatnonzero(instances.accepted & (instances.communicator == number)))
+            rows = rows.reshape(-1, len(ranks))
             # Events are counted where they start: an instance goes where its lowest member goes.
-            first = rows[:, 0]
-            rows = rows[self.selected[first] & ~self.warm[first]]
+            rows = rows[self.used[rows[:, 0]]]
             at = self.step_row[rows[:, 0]]
             result.append(Matched(number, in_set, tuple(ranks), rows, numbers[at], summed[at]))
         return result
 
     def arrivals(self, matched: Matched) -> Arrivals:
         """The instances of a communicator as the tests want them."""
-        arrival, duration = self.column("arrival_ns")[matched.row], (self.axis_end - self.axis_start)[matched.row]
+        arrival, duration = self.operations.arrival[matched.row], self.duration_ns[matched.row]
         mean_step = self.mean_step_ns.get(matched.set)
         if mean_step is not None and (matched.step >= 0).any():
             return Arrivals(matched.ranks, arrival, duration, matched.step, mean_step)
@@ -188,12 +194,6 @@ class Context:
             last = arrival.max(axis=1)
             length = float(last[whole * TRIAL_INSTANCES - 1] - last[0]) / whole
         return Arrivals(matched.ranks, arrival, duration, np.where(trial < whole, trial, -1), length)
-
-    @cached_property
-    def work(self) -> Coverage:
-        """When each rank runs anything but collectives, on the axis."""
-        chosen = ~self.timeline.is_collective
-        return Coverage.of_events(self.timeline.start[chosen], self.timeline.end[chosen])
 
     @cached_property
     def gaps(self) -> Gaps:
@@ -211,97 +211,103 @@ class Context:
         return Coverage.of_pieces(dry[keep][order], (dry + length)[keep][order])
 
     @cached_property
-    def _previous(self) -> Ints:
-        """For each member row the row of the rank's last matched operation that ended before it began; -1 for none."""
-        usable = self.members["accepted"].to_numpy().astype(bool) & self.selected & ~self.warm
-        rows = np.flatnonzero(usable)
-        result = np.full(len(usable), -1, dtype=np.int64)
-        if len(rows) == 0:
-            return result
-        rows = rows[np.lexsort((rows, self.axis_end[rows]))]
-        at = np.searchsorted(self.axis_end[rows], self.axis_start, side="right") - 1
-        found = rows[np.maximum(at, 0)]
-        own = (at >= 0) & (self.rank_place[found] == self.rank_place) & (found != np.arange(len(usable)))
-        result[own] = found[own]
-        return result
+    def _previous(self) -> Rows:
+        """For each operation the rank's last matched one that ended before it began; -1 for none."""
+        usable = self.operations.accepted & self.used
+        owner = self.operations.recorded.owner
+        return previous_operations(self.axis_start, self.axis_end, owner, usable, self.operations.order)
 
-    def stretches(self, matched: Matched) -> Stretches:
-        """Each member's way to each instance."""
-        rows = matched.row
-        previous = self._previous[rows]
-        usable: Bools = np.asarray((previous >= 0).all(axis=1))
-        safe = np.maximum(previous, 0)
-        begin, end = self.axis_end[safe], self.axis_start[rows]
+    @cached_property
+    def _worked(self) -> tuple[Ints, Ints]:
+        """Non-collective busy time before the start and before the end of each operation, on the axis."""
+        tl = self.timeline
+        last = tl.places_of(self.operations.recorded.last_event_id)
+        ends = begun_before(tl, last, self.axis_end)
+        start, end = worked_before(tl, [(self.place, self.axis_start), (ends, self.axis_end)])
+        return start, end
 
-        def within(pieces: Coverage) -> Ints:
-            return np.stack([pieces.within(b, e) for b, e in zip(begin.T, end.T, strict=True)], axis=1)
+    @cached_property
+    def _device(self) -> Ints:
+        """Non-collective busy time between the end of each operation's previous one and its start."""
+        start, end = self._worked
+        return start - end[self._previous]
 
-        elsewhere: Bools = (self.column("communicator")[safe] != matched.communicator).astype(np.bool_)
-        return Stretches(
-            self.column("arrival_ns")[rows],
-            self.column("aligned_end_ns")[safe],
-            within(self.work),
-            within(self.launching),
-            elsewhere,
-            usable,
-        )
+    @cached_property
+    def _host(self) -> Ints:
+        """Host and launch parts of gaps there."""
+        start, end = (covered_before(self.launching, times) for times in (self.axis_start, self.axis_end))
+        return start - end[self._previous]
+
+    def stretches(self, matched: Matched) -> Iterator[Stretches]:
+        """Each member's way to each instance, so many instances at a time."""
+        found, aligned_end = self.operations, self.operations.aligned_end
+        for low in range(0, len(matched.row), max(1, _ROWS // len(matched.ranks))):
+            rows = matched.row[low : low + max(1, _ROWS // len(matched.ranks))]
+            previous = self._previous[rows]
+            elsewhere: Bools = found.communicator[previous] != matched.communicator
+            usable: Bools = np.asarray((previous >= 0).all(axis=1))
+            yield Stretches(
+                found.arrival[rows], aligned_end[previous], self._device[rows], self._host[rows], elsewhere, usable
+            )
 
     @cached_property
     def hidden_ns(self) -> Ints:
-        """Per member row the time in which a non-collective kernel of another stream runs on its rank."""
+        """Per operation the time in which a non-collective kernel of another stream runs on its rank."""
         tl = self.timeline
-        stream = tl.stream[self.place].astype(np.int64)
-        hidden = np.zeros(len(stream), dtype=np.int64)
-        working = np.flatnonzero((tl.kind == KERNEL) & ~tl.is_collective)
-        work_stream = tl.stream[working].astype(np.int64)
+        hidden = np.zeros(len(self.place), dtype=np.int64)
+        stream = tl.stream[self.place]
         # Streams of one rank differ in number; the k-th collective stream of every rank is done in one pass.
-        used = np.unique(stream)
+        used = np.flatnonzero(np.bincount(stream, minlength=1))
         rank_of = tl.stream_rank[used].astype(np.int64)
         nth = np.arange(len(used)) - np.searchsorted(rank_of, rank_of)
-        busy_streams = np.unique(work_stream)
-        elsewhere = np.bincount(tl.stream_rank[busy_streams], minlength=len(tl.ranks))
         for k in range(int(nth.max(initial=-1)) + 1):
             own = np.full(len(tl.ranks), -1, dtype=np.int64)
             own[rank_of[nth == k]] = used[nth == k]
-            other = work_stream != own[tl.rank_place[working]]
+            other = self._works.copy()
+            other[own[own >= 0]] = False
             if not other.any():
                 continue
-            cover = Coverage.of_events(tl.start[working[other]], tl.end[working[other]])
-            rows = np.flatnonzero(np.isin(stream, used[nth == k]) & (elsewhere[self.rank_place] > 0))
+            hiding = np.flatnonzero(other[tl.stream] & (tl.kind == KERNEL) & ~tl.is_collective)
+            cover = Coverage.of_events(tl.start[hiding], tl.end[hiding])
+            elsewhere = np.bincount(tl.stream_rank[np.flatnonzero(self._works)], minlength=len(tl.ranks))
+            mine = np.zeros(len(tl.stream_number), dtype=bool)
+            mine[used[nth == k]] = True
+            rows = np.flatnonzero(mine[stream] & (elsewhere > 0)[self.rank_place])
             hidden[rows] = cover.within(self.axis_start[rows], self.axis_end[rows])
         return hidden
 
     @cached_property
-    def shares_stream(self) -> Bools:
-        """Per member row whether its stream also runs compute."""
+    def _works(self) -> Bools:
+        """Streams that run kernels other than collectives."""
         tl = self.timeline
-        busy = np.unique(tl.stream[(tl.kind == KERNEL) & ~tl.is_collective])
-        return np.isin(tl.stream[self.place], busy)
+        result = np.zeros(len(tl.stream_number), dtype=bool)
+        for part in tl.stretches():
+            result[tl.stream[part][(tl.kind[part] == KERNEL) & ~tl.is_collective[part]]] = True
+        return result
+
+    @cached_property
+    def shares_stream(self) -> Bools:
+        """Per operation whether its stream also runs compute."""
+        return np.asarray(self._works[self.timeline.stream[self.place]])
 
     def compute_ns(self, matched: Matched) -> Ints | None:
         """Non-collective busy time of each member per step, whole ns; null without steps."""
         count = self.step_counts.get(matched.set, 0)
         if count == 0:
             return None
-        table = self.steps.table
-        result = []
-        for rank in matched.ranks:
-            rows = np.flatnonzero(self.summed_step & (table["rank"] == rank).to_numpy())
-            covered = self.work.within(self.steps.window_start[rows], self.steps.window_end[rows])
-            result.append(round(int(covered.sum()) / count))
-        return np.array(result, dtype=np.int64)
+        rank = self.steps.table["rank"].to_numpy()
+        worked = np.bincount(rank[self.summed_step], self._worked_in_steps[self.summed_step], max(matched.ranks) + 1)
+        return np.array([round(int(worked[one]) / count) for one in matched.ranks], dtype=np.int64)
 
     @cached_property
-    def rows(self) -> pl.DataFrame:
-        """The collective operations of the selection outside warm-up; see `collectives_tables.member_rows`."""
-        from tracelens.analyses.collectives_tables import member_rows
-
-        return member_rows(self)
-
-    @cached_property
-    def kernel_names(self) -> pl.Series:
-        """Name of each member row's first kernel."""
-        return self.timeline.names["name"].gather(self.timeline.name[self.place]).alias("kernel_name")
+    def _worked_in_steps(self) -> Ints:
+        """Non-collective busy time in each window of `steps`."""
+        moments = [
+            (np.searchsorted(self.timeline.start, times), times)
+            for times in (self.steps.window_start, self.steps.window_end)
+        ]
+        before, after = worked_before(self.timeline, moments)
+        return after - before
 
     @property
     def selection_words(self) -> str:
@@ -312,30 +318,27 @@ class Context:
         """Members of a communicator, ascending."""
         return tuple(self.alignment.communicators["ranks"][communicator].to_list())
 
-    def instance_count(self, communicator: int) -> int:
-        """Instances of a communicator in the selection, complete or not."""
-        chosen = (self.members["communicator"] == communicator).fill_null(False) & pl.Series(self.selected)
-        return int(self.members["instance"].filter(chosen).n_unique())
-
-    def accepted_count(self, communicator: int) -> int:
-        """Accepted ones among them."""
-        chosen = (self.members["communicator"] == communicator).fill_null(False) & pl.Series(self.selected)
-        return int(self.members["instance"].filter(chosen & self.members["accepted"]).n_unique())
+    def instance_count(self, communicator: int, *, accepted: bool = False) -> int:
+        """Instances of a communicator in the selection, complete or not, or only the accepted ones."""
+        found = self.operations
+        chosen = (found.communicator == communicator) & self.selected
+        seen = np.zeros(len(found.instances), dtype=bool)
+        seen[found.instance[chosen & found.accepted if accepted else chosen]] = True
+        return int(np.count_nonzero(seen))
 
     @cached_property
     def _named_ranks(self) -> Mapping[int, int]:
         """Communicator -> the number of ranks that its kernels' names tell."""
-        names = self.trace.db.execute(
+        told = self.trace.db.execute(
             "SELECT name_id, ranks_in_name FROM kernel_name WHERE ranks_in_name IS NOT NULL"
         ).fetchall()
-        told = pl.DataFrame(names, schema={"name_id": pl.Int32, "told": pl.Int64}, orient="row")
-        found = (
-            self.members.filter(pl.col("communicator").is_not_null())
-            .join(told, on="name_id", how="inner")
-            .group_by("communicator")
-            .agg(pl.col("told").max())
-        )
-        return dict(found.iter_rows())
+        result: dict[int, int] = {}
+        found = self.operations
+        for name_id, ranks in told:
+            for communicator in np.unique(found.communicator[found.recorded.name_id == name_id]).tolist():
+                if communicator >= 0:
+                    result[communicator] = max(ranks, result.get(communicator, 0))
+        return result
 
     def missing_of(self, communicator: int) -> int:
         """How many members the kernels' names tell that are not there."""
