@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracelens.analyses.launch_clock import QUEUED_NS, LaunchClock
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import Codes, Ints, Timeline
+from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline
 
 CAUSES = (
     "idle",
@@ -34,8 +34,6 @@ IDLE, STEP_BOUNDARY, IN_GRAPH, UNKNOWN, HOST_LATE, LAUNCH_LATENCY, BACK_TO_BACK,
 
 NULL = np.iinfo(np.int64).min
 """Stands for null in a slice."""
-
-_SLICE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,14 @@ def explain(tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, 
         typical: int64 ns [ranks, 2], launch latency of other calls and of graph launches.
         edges: windows and idle between requests.
     """
-    for low in range(0, len(occ), _SLICE):
+    for low in range(0, len(occ), BLOCK):
         yield _explain(tl, occ, launches, typical, edges, low)
 
 
 def _explain(
     tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, edges: StepEdges, low: int
 ) -> GapSlice:
-    part = slice(low, low + _SLICE)
+    part = slice(low, low + BLOCK)
     before, after = occ.before[part], occ.after[part]
     dry, start = tl.end[before], tl.start[after]
     row, boundary = _windows(edges, dry, start)

@@ -36,7 +36,7 @@ class Gaps:
     Attributes:
         occupancy: where they are and which events stand on both sides.
         cause: uint8 [gaps], place in `gap_causes.CAUSES`.
-        row: int32 [gaps], row of `Steps.table` whose window holds the gap, -1 outside.
+        edges: the windows of the steps.
         led: int64, places of the gaps that a launch call with a usable stamp ended; the next three go with it.
         launch_start: int64 ns on the axis.
         host_part, launch_part: int64 ns; `gap_causes.NULL` where the cause has no parts.
@@ -50,7 +50,7 @@ class Gaps:
 
     occupancy: Occupancy
     cause: npt.NDArray[np.uint8]
-    row: Codes
+    edges: StepEdges
     led: Ints
     launch_start: Ints
     host_part: Ints
@@ -61,6 +61,15 @@ class Gaps:
     undecided_ns: int
     opaque: dict[int, bool]
     notices: tuple[Notice, ...]
+
+    def rows_of(self, gaps: slice | Codes | Ints) -> Codes:
+        """Row of `Steps.table` whose window holds each of these gaps, -1 outside."""
+        dry = self.occupancy.timeline.end[self.occupancy.before[gaps]]
+        if len(self.edges.start) == 0:
+            return np.full(len(dry), -1, np.int32)
+        window = np.searchsorted(self.edges.start, dry, side="right") - 1
+        inside = (window >= 0) & (dry < self.edges.end[window])
+        return np.where(inside, self.edges.row[window], -1).astype(np.int32)
 
     @property
     def clock_facts(self) -> dict[str, object]:
@@ -93,27 +102,26 @@ def _search(trace: LoadedTrace) -> Gaps:
     typical, shown = typical_latency(tl, occ, launches)
     count = len(occ)
     cause = np.zeros(count, np.uint8)
-    row = np.full(count, -1, np.int32)
     step_cause_ns = np.zeros(steps.table.height * len(CAUSES), np.int64)
+    edges = _step_edges(tl, steps)
     none = np.empty(0, np.int64)
     led = [(none, none, none, none)]
-    for part in explain(tl, occ, launches, typical, _step_edges(tl, steps)):
+    for part in explain(tl, occ, launches, typical, edges):
         stretch = slice(part.low, part.low + len(part.cause))
-        cause[stretch], row[stretch] = part.cause, part.row
-        held = np.flatnonzero(part.row >= 0)
-        length = tl.start[occ.after[stretch][held]] - tl.end[occ.before[stretch][held]]
-        step_cause_ns += np.bincount(
-            part.row[held].astype(np.int64) * len(CAUSES) + part.cause[held],
-            length,
-            minlength=len(step_cause_ns),
-        ).astype(np.int64)
+        cause[stretch] = part.cause
+        # Most neighbours are gaps of one cause in one step.
+        begins = run_starts(part.row, part.cause)
+        row, total_ns = part.row[begins], np.add.reduceat(occ.lengths(stretch), begins)
+        held = np.flatnonzero(row >= 0)
+        key = row[held].astype(np.int64) * len(CAUSES) + part.cause[begins[held]]
+        np.add.at(step_cause_ns, key, total_ns[held])
         led.append((part.led + part.low, part.launch_start, part.host_part, part.launch_part))
     places, launch_start, host_part, launch_part = (np.concatenate(parts) for parts in zip(*led, strict=True))
     told = _told_apart(occ, launches, cause, places, launch_start)
     return Gaps(
         occupancy=occ,
         cause=cause,
-        row=row,
+        edges=edges,
         led=places,
         launch_start=launch_start,
         host_part=host_part,
@@ -154,7 +162,7 @@ def _register(trace: LoadedTrace, gaps: Gaps) -> None:
     trace.run(_SQL, "create")
     for low in range(0, len(gaps.cause), _ROWS):
         stretch = slice(low, low + _ROWS)
-        after, row = occ.after[stretch], gaps.row[stretch]
+        after, row = occ.after[stretch], gaps.rows_of(stretch)
         place = tl.rank_place[after]
         shift = tl.shift[place]
         first, last = np.searchsorted(gaps.led, [low, low + _ROWS])

@@ -172,7 +172,7 @@ def every_gap(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps) -> pl
     gap, start, end = cut.parts(slice(0, len(cut)))
     after = found.occupancy.after[gap]
     place = tl.rank_place[after]
-    row = found.row[gap]
+    row = found.rows_of(gap)
     at, led, host, launched = _parts(tl, found, cut)
     full = {name: np.full(len(gap), NULL) for name in ("launch_start_ns", "host_part_ns", "launch_part_ns")}
     full["launch_start_ns"][at] = found.launch_start[led] - tl.shift[place[at]]

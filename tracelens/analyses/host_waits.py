@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.analyses.aligned_clock import AlignedClock
 from tracelens.analyses.host_offset import LIMIT_NS
-from tracelens.analyses.timeline import Ints, Timeline
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 
 _BLOCKING = re.compile(r"cudaMemcpy(2D|3D)?(_|$)|cuMemcpyDtoH_")
 """Copies that return once the data is there, where they lead to the host."""
@@ -54,7 +54,7 @@ class DeviceClocks:
             group[place] = groups[key]
         return cls(group, np.array(leaders, np.int64)[group], tl, clock)
 
-    def time(self, events: Ints, axis: Ints) -> Ints:
+    def time(self, events: Codes | Ints, axis: Ints) -> Ints:
         """Times of events on the axis as the clock of their device tells them."""
         place = self.tl.rank_place[events].astype(np.int64)
         own = self.tl.own_time(place, axis)

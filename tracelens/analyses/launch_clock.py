@@ -17,7 +17,7 @@ from tracelens.analyses.aligned_clock import AlignedClock
 from tracelens.analyses.host_offset import Observed, Offset, offsets
 from tracelens.analyses.host_waits import DeviceClocks, waits_of
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import Codes, Flags, Ints, Timeline
+from tracelens.analyses.timeline import BLOCK, Codes, Flags, Ints, Timeline
 
 TYPICAL_NS = 10_000
 """Launch latency of a rank that shows too few launches into an idle device."""
@@ -46,7 +46,7 @@ class LaunchClock:
     """Launch calls as the device of their events sees them.
 
     Attributes:
-        first: int64 [calls], the first event of each call, or the number of events where it has none.
+        first: int32 [calls], the first event of each call, or the number of events where it has none.
         begin: int64 ns [calls], the call's begin on the timeline's axis.
         end: int64 ns [calls], its end there.
         usable: bool [calls], false where the event still starts before its call.
@@ -55,7 +55,7 @@ class LaunchClock:
         early_count: launches that start before their call on these clocks.
     """
 
-    first: Ints
+    first: Codes
     begin: Ints
     end: Ints
     usable: Flags
@@ -76,10 +76,11 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     """Put the launch calls of a trace on the clocks of their devices."""
     calls = tl.launches
     count = len(calls.begin)
-    first = np.full(count, len(tl), np.int64)
-    launched = np.flatnonzero(tl.launch >= 0)
+    first = np.full(count, len(tl), np.int32)
+    runs = tl.runs(tl.launch)[::-1]
+    runs = runs[tl.launch[runs] >= 0]
     # The last write stands: going backwards leaves the first event.
-    first[tl.launch[launched[::-1]]] = launched[::-1]
+    first[tl.launch[runs]] = runs
     used = np.flatnonzero(first < len(tl))
     event = first[used]
     place = tl.rank_place[event].astype(np.int64)
@@ -128,8 +129,20 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
 def _ends_long_gap(tl: Timeline, occ: Occupancy) -> Flags:
     """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
     result = np.zeros(len(tl), bool)
-    result[occ.after[tl.start[occ.after] - tl.end[occ.before] > QUEUED_NS]] = True
+    result[occ.after[occ.longer_than(QUEUED_NS)]] = True
     return result
+
+
+def _ended_by_a_launch(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> Ints:
+    """Places of the gaps that the first event of a call ended: of a replay only that tells how long its launch took."""
+    found = [np.empty(0, np.int64)]
+    if len(launches.first):
+        for low in range(0, len(occ), BLOCK):
+            after = occ.after[low : low + BLOCK]
+            call = tl.launch[after]
+            # Events without a call have code -1, which is some call that they are not the first event of.
+            found.append(low + np.flatnonzero((launches.first[call] == after) & (call >= 0)))
+    return np.concatenate(found)
 
 
 def typical_latency(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> tuple[npt.NDArray[np.int64], pl.DataFrame]:
@@ -139,14 +152,8 @@ def typical_latency(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> tupl
         (int64 ns [ranks, 2]: other calls, graph launches; the same as a frame: rank, graph_launch, launch_count,
         typical_ns, with 10 us where fewer than 20 launches tell).
     """
-    call = tl.launch[occ.after]
-    # Only the first node of a replay tells how long its launch took.
-    at = (
-        np.flatnonzero((call >= 0) & (launches.first[np.maximum(call, 0)] == occ.after))
-        if len(launches.first)
-        else call[:0]
-    )
-    call = call[at]
+    at = _ended_by_a_launch(tl, occ, launches)
+    call = tl.launch[occ.after[at]]
     told = launches.usable[call] & (launches.begin[call] >= tl.end[occ.before[at]])
     at, call = at[told], call[told]
     frame = pl.DataFrame(

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from tracelens.analyses.clock import Clock, Floats, median
+from tracelens.analyses.components import components
 from tracelens.analyses.matching import match_at
 from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.matching_tracks import CLIP_NS, Track, apart
@@ -117,7 +116,8 @@ def _split(
             near[place[one], place[other]] = near[place[other], place[one]] = value
     closest = near.min(axis=1)
     limit = _CLUSTER_FACTOR * np.maximum(closest[:, None], closest[None, :]) + _CLUSTER_NS
-    count, label = connected_components(coo_matrix(near <= limit), directed=False)
+    label = components(len(group), *np.nonzero(near <= limit))
+    count = int(label.max()) + 1
     if count < 2:
         return [group]
     clusters = [[i for i in group if label[place[i]] == k] for k in range(count)]

@@ -64,7 +64,7 @@ def host_finding(context: Context, matched: Matched, late: tuple[int, ...]) -> H
         return None
     after = gaps.occupancy.after[gaps.led[has]]
     length = gaps.host_part[has] + gaps.launch_part[has]
-    row = gaps.row[gaps.led[has]]
+    row = gaps.rows_of(gaps.led[has])
     if context.steps.table.height:
         inside = (row >= 0) & context.summed_step[np.maximum(row, 0)]
         after, length = after[inside], length[inside]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
+from tracelens.analyses.components import components
 from tracelens.analyses.timeline import Ints
 
 
@@ -76,9 +75,7 @@ def _same_collectives(places: npt.NDArray[np.integer], edges: Ints, shared: pl.D
         )
         .filter((pl.col("vote_count") == pl.col("out")) & (pl.col("vote_count") == pl.col("into")))
     )
-    left, right = best["step"].to_numpy(), best["other"].to_numpy()
-    links = coo_matrix((np.ones(len(left), np.int8), (left, right)), shape=(count, count))
-    label = connected_components(links, directed=False)[1].astype(np.int64)
+    label = components(count, best["step"].to_numpy(), best["other"].to_numpy())
     # Two steps of one rank in one group: the marker split there; they stay apart, in order.
     frame = pl.DataFrame({"row": np.arange(count), "label": label, "place": places, "edge": edges}).sort(
         "label", "place", "edge", "row"

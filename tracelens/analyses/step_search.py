@@ -8,7 +8,7 @@ step               `--- 0 ----´`--- 1        from edge to edge of the main stre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
 from tracelens.analyses.step_windows import Windows, cut_windows
 from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
+from tracelens.analyses.timeline_columns import run_starts
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 
@@ -46,7 +47,7 @@ class Steps:
             (own time), step_ns, idle_after_ns (0: no idle between requests follows), kernel_count, requests, tokens.
         member: int32 [events of the timeline], row in `table` or -1.
         window_start, window_end: int64 ns [rows of `table`], on the timeline's axis.
-        marking: the marker in use.
+        marking: the marker in use, its `member` empty.
         idle: one row per rank and idle between requests: rank, set, start_ns, end_ns (own time).
         facts: what provenance tells: marker, regularity, warm_up_steps, partial_steps, idle_between_*, outside_*,
             straddling_count.
@@ -132,28 +133,32 @@ def _numbered(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
 def _search(trace: LoadedTrace) -> Steps:
     tl = timeline(trace)
     choice = choose_marker(trace, tl)
-    windows = cut_windows(tl, occupancy(trace), aligned_clock(trace), choice.marking.member, len(choice.marking))
-    rows = _described(tl, windows, choice.marking)
+    # One array of all events is enough: the marking's own becomes that of the answer.
+    member = choice.marking.member
+    marking = replace(choice.marking, member=np.empty(0, np.int32))
+    windows = cut_windows(tl, occupancy(trace), aligned_clock(trace), member, len(marking))
+    rows = _described(tl, windows, marking)
     rows = _completed(rows)
     rows = _warmed(rows, trace.options.skip)
     # From here on in the order of the answer.
     order = rows.select(pl.arg_sort_by("set", "step", "rank"))["set"].to_numpy()
     back = np.full(rows.height + 1, -1, np.int32)
     back[order] = np.arange(rows.height, dtype=np.int32)
-    member = back[windows.member]
+    for part in tl.stretches():
+        member[part] = back[member[part]]
     rows = rows[order]
-    facts, conservation = count_facts(tl, occupancy(trace), rows, member, windows, choice.marking)
+    facts, conservation = count_facts(tl, occupancy(trace), rows, member, windows, marking)
     table = _table(tl, rows)
     return Steps(
         table=table,
         member=member,
         window_start=rows["edge"].to_numpy(),
         window_end=rows["window_end"].to_numpy(),
-        marking=choice.marking,
+        marking=marking,
         idle=_own_idle(tl, windows),
         facts=facts,
         conservation=conservation,
-        notices=tell(trace.ranks, choice.refused, choice.marking, rows, facts),
+        notices=tell(trace.ranks, choice.refused, marking, rows, facts),
     )
 
 
@@ -211,17 +216,16 @@ def _alike(rows: pl.DataFrame) -> Ints:
 
 def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:
     """Per row the graph that ran most of its nodes; null where the export names none."""
-    graph = tl.graph
-    empty = pl.Series([None] * count, dtype=pl.Int64)
-    if graph is None:
-        return empty
-    change = (member[1:] != member[:-1]) | (graph[1:] != graph[:-1])
-    runs = np.flatnonzero(np.concatenate([np.ones(min(len(member), 1), bool), change]))
-    sizes = np.diff(np.append(runs, len(member)))
-    counts = pl.DataFrame({"row": member[runs], "graph": graph[runs], "size": sizes})
-    counts = (
-        counts.filter((pl.col("row") >= 0) & (pl.col("graph") >= 0)).group_by("row", "graph").agg(pl.col("size").sum())
-    )
+    parts = []
+    for part, graph in tl.graphs():
+        row = member[part]
+        runs = run_starts(row, graph)
+        sizes = np.diff(np.append(runs, len(row)))
+        parts.append(pl.DataFrame({"row": row[runs], "graph": graph[runs], "size": sizes}))
+    if not parts:
+        return pl.Series([None] * count, dtype=pl.Int64)
+    counts = pl.concat(parts).filter((pl.col("row") >= 0) & (pl.col("graph") >= 0))
+    counts = counts.group_by("row", "graph").agg(pl.col("size").sum())
     most = counts.sort("row", -pl.col("size"), "graph").unique("row", keep="first")
     return pl.DataFrame({"row": np.arange(count, dtype=np.int32)}).join(
         most, on="row", how="left", maintain_order="left"

@@ -51,13 +51,14 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
         tl: the timeline.
         occ: its occupancy.
         clock: the aligned clock.
-        member: int32 [events], step or -1; a step belongs to one rank.
+        member: int32 [events], step or -1; a step belongs to one rank. It is written over, and the answer's `member`.
         count: number of steps.
     """
     edges = _edges(tl, member)
     row_of = np.full(count + 1, -1, np.int32)
     row_of[edges["row"].to_numpy()] = np.arange(edges.height, dtype=np.int32)
-    member = row_of[member]
+    for part in tl.stretches():
+        member[part] = row_of[member[part]]
     place = edges["place"].to_numpy()
     edge = edges["edge"].to_numpy()
     sets_of_place = np.array([clock.rank_set[int(rank)] for rank in tl.ranks], np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, one_number, read_columns, run_starts
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, batches, one_number, read_columns, run_starts
 from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 Flags = npt.NDArray[np.bool_]
+
+_BEYOND = np.iinfo(np.int64).max
 
 BLOCK = 1 << 17
 """So many events at a time: what is worked out of them fits into the processor's cache, and so does no harm to memory."""
@@ -69,6 +71,7 @@ class Timeline:
         in_graph: bool [events], whether each is a node of a replayed graph.
         stream: [events], place in `stream_number` of this (rank, stream), in the fewest bytes.
         name: [events], place in `names`, in the fewest bytes.
+        copies: (places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host.
         stream_number: int64 [streams], the stream's number in the export.
         stream_rank: int32 [streams], place of its rank.
         names: name, bucket, operation, barrier_end per kernel name.
@@ -85,6 +88,7 @@ class Timeline:
     in_graph: Flags
     stream: Narrow
     name: Narrow
+    copies: tuple[Ints, npt.NDArray[np.uint8]]
     stream_number: Ints
     stream_rank: Codes
     names: pl.DataFrame
@@ -136,19 +140,11 @@ class Timeline:
         """Launch shape of each event, 0 for copies. Not kept."""
         return one_number(self.trace, "launch_shapes", len(self))
 
-    @property
-    def graph(self) -> Ints | Codes | None:
-        """Graph id of each event, -1 outside graphs; None where the export names no graphs. Not kept."""
-        if not self.trace.rows(SQL, "graph_ids_recorded")["recorded"][0]:
-            return None
-        return one_number(self.trace, "graphs", len(self))
-
-    @cached_property
-    def copies(self) -> tuple[Ints, npt.NDArray[np.int8]]:
-        """(places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host."""
-        frame = self.trace.rows(SQL, "copy_kinds", ranks=self.trace.ranks)
-        places = self.places_of(frame["event_id"].to_numpy().astype(np.int64))
-        return places, frame["copy_kind"].to_numpy().astype(np.int8)
+    def graphs(self) -> Iterator[tuple[slice, Ints]]:
+        """(places, graph id of each event there, -1 outside graphs), block by block; none where no graph is named."""
+        if self.trace.rows(SQL, "graph_ids_recorded")["recorded"][0]:
+            for part, (graph,) in batches(self.trace, "graphs", ranks=self.trace.ranks):
+                yield part, graph
 
     @cached_property
     def launches(self) -> Launches:
@@ -187,9 +183,12 @@ class Timeline:
 
     def places_of(self, ids: Ints) -> Ints:
         """Places of the events with these ids, which must be on the timeline."""
-        rank = np.searchsorted(self.first_id, ids, side="right") - 1
-        result: Ints = ids + (self.first[:-1] - self.first_id)[rank]
-        return result
+        moves = self.first[:-1] - self.first_id
+        if bool((ids[1:] >= ids[:-1]).all()):
+            bounds = np.searchsorted(ids, np.append(self.first_id, _BEYOND))
+            result: Ints = ids + np.repeat(moves, np.diff(bounds))
+            return result
+        return ids + moves[np.searchsorted(self.first_id, ids, side="right") - 1]
 
     def ids_of(self, places: npt.NDArray[np.integer]) -> Ints:
         """Ids of the events at these places."""
@@ -252,6 +251,7 @@ def _build(trace: LoadedTrace) -> Timeline:
         in_graph=columns.in_graph,
         stream=columns.stream,
         name=columns.name,
+        copies=columns.copies,
         stream_number=columns.streams[:, 1],
         stream_rank=np.searchsorted(columns.rank, columns.streams[:, 0]).astype(np.int32),
         names=names.drop("name_id"),

@@ -11,8 +11,10 @@ SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[],
 
 -- name: events
 -- One row per event: the columns that every walk needs. in_graph: 1 for a node of a replayed graph, else 0.
+-- copy_kind: 1 for a copy from host to device, 2 from device to host, inside or outside graphs, else 0.
 SELECT event_id, rank, start_ns, end_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
-    name_id, coalesce(stream, -1) AS stream
+    name_id, coalesce(stream, -1) AS stream,
+    CASE WHEN kind = 1 AND copy_kind IN (1, 2) THEN copy_kind ELSE 0 END::UTINYINT AS copy_kind
 FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
 -- name: correlations
@@ -22,12 +24,6 @@ SELECT coalesce(correlation, -1) AS correlation FROM event WHERE list_contains($
 -- name: graph_nodes
 -- One row per event: the graph node it ran as; 0 outside graphs.
 SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE list_contains($ranks::INTEGER[], rank)
-
--- name: copy_kinds
--- One row per copy between host and device, outside or inside graphs. copy_kind: 1 host to device, 2 device to host.
-SELECT event_id, copy_kind FROM event
-WHERE kind = 1 AND copy_kind IN (1, 2) AND list_contains($ranks::INTEGER[], rank)
-ORDER BY event_id
 
 -- name: launch_shapes
 -- One row per event: its launch shape; 0 for copies.

@@ -36,6 +36,7 @@ class Columns:
         stream: [events], place in `streams`.
         streams: int64 [streams, 2], ascending: rank, number of the stream.
         name: [events], the number of the name.
+        copies: (places, copy kinds) of the copies between host and device.
     """
 
     rank: Ints
@@ -48,6 +49,7 @@ class Columns:
     stream: Narrow
     streams: Ints
     name: Narrow
+    copies: tuple[Ints, npt.NDArray[np.uint8]]
 
 
 def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
@@ -61,10 +63,13 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
     kind, in_graph = np.empty(count, np.uint8), np.empty(count, bool)
     name = np.empty(count, narrowest(name_count))
     streams = PairCodes(count)
+    copies = [(np.empty(0, np.int64), np.empty(0, np.uint8))]
     heads: list[tuple[int, int, int]] = []  # (rank, place, id) of the first event of each rank
-    for part, (ids, rank, *values, number) in batches(trace, "events", ranks=trace.ranks):
+    for part, (ids, rank, *values, number, copy_kind) in batches(trace, "events", ranks=trace.ranks):
         for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
             target[part] = own
+        copied = np.flatnonzero(copy_kind)
+        copies.append((copied + part.start, copy_kind[copied]))
         _add_heads(heads, part.start, ids, rank)
         streams.add(part, rank, number)
     columns = [np.array(column, np.int64) for column in zip(*heads, strict=True)] or [np.empty(0, np.int64)] * 3
@@ -80,6 +85,7 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         stream=code,
         streams=used,
         name=name,
+        copies=(np.concatenate([places for places, _ in copies]), np.concatenate([kinds for _, kinds in copies])),
     )
 
 
