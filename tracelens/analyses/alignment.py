@@ -34,7 +34,7 @@ from tracelens.analyses.alignment_notices import (
     hides_collectives,
 )
 from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
-from tracelens.analyses.clock import Clock, Ints, constant
+from tracelens.analyses.clock import Clock, Floats, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
 from tracelens.analyses.matching_communicators import Communicator, Grouping, RankClock, group_parts, own_times
 from tracelens.analyses.matching_groups import Part
@@ -296,16 +296,19 @@ def _instances(parts: Sequence[Part], communicator: Communicator, grouping: Grou
 
 
 def _readings(operations: Operations, epoch: Ints, communicator: Communicator, instances: Instances) -> Readings:
-    rows = instances.row[instances.complete]
+    complete = instances.complete
+    rows = instances.row if complete.all() else instances.row[complete]
     members = np.array(communicator.members, dtype=np.int64)
-    base = epoch[members][None, :]
-    return Readings(
-        members,
-        (operations.start[rows] - base).astype(np.float64),
-        (operations.end[rows] - base).astype(np.float64),
-        (operations.leave[rows] - base).astype(np.float64),
-        operations.family[rows[:, 0]],
-    )
+
+    def own(times: Ints) -> Floats:
+        result = np.empty(rows.T.shape)
+        for column, member in enumerate(members):
+            np.subtract(times[rows[:, column]], epoch[member], out=result[column], casting="unsafe")
+        return result
+
+    end = own(operations.end)
+    leave = end if operations.leave is operations.end else own(operations.leave)
+    return Readings(members, own(operations.start), end, leave, operations.family[rows[:, 0]])
 
 
 def _carried(fit: JointFit, readings: Sequence[Readings]) -> bool:
@@ -329,7 +332,7 @@ def _trust(ranks: Sequence[RankClock], owners: Sequence[int], root: int, clocks:
 
 def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence[RankClock]) -> Bools:
     """Recorded clocks: 5 us among the members of one host, nothing is asked across hosts."""
-    accepted = np.ones(len(readings.leave), dtype=bool)
+    accepted = np.ones(readings.count, dtype=bool)
     hosts: dict[object, list[int]] = {}
     for column, member in enumerate(readings.members):
         rank = ranks[int(member)]
@@ -338,9 +341,9 @@ def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence
         if len(columns) > 1:
             at_host = Readings(
                 readings.members[columns],
-                readings.start[:, columns],
-                readings.end[:, columns],
-                readings.leave[:, columns],
+                readings.start[columns],
+                readings.end[columns],
+                readings.leave[columns],
                 readings.group,
             )
             causal, together = accept(at_host, clocks, ACCEPT_NS, ACCEPT_NS)

@@ -82,7 +82,7 @@ def clock_frame(
     times: list[list[Floats]] = [[] for _ in ranks]
     for one in placed:
         for column, member in enumerate(one.members):
-            times[member].append(one.readings.leave[one.accepted, column])
+            times[member].append(one.readings.leave[column, one.accepted])
     rows = []
     for owner, rank in enumerate(ranks):
         if owner in unplaced:

@@ -37,7 +37,7 @@ def fallback_notice(
 ) -> Notice:
     """Why a set keeps its recorded clocks (auto), or has none (ends)."""
     names = rank_list([ranks[o].rank for o in owners])
-    complete = sum(len(r.leave) for r in readings)
+    complete = sum(r.count for r in readings)
     carried = 0 if fit is None else int(min(fit.counts[m] for r in readings for m in r.members))
     seen = f"ranks {names} share {plural(complete, 'synchronising collective')}, {carried:,} of them usable"
     if wanted == "ends":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ ACCEPT_NS = 5_000.0
 """Ends of one instance agree within this, or within 10 residuals where the residual is large."""
 
 _FIRST_PASS = 4_000
+_BLOCK_READINGS, _BLOCK_LEAST = 1 << 16, 1 << 11
 _ROUNDS = 12
 _SETTLED_NS = 0.5
 
@@ -25,7 +26,7 @@ class Readings:
 
     Attributes:
         members: [members], index of each member's clock.
-        start, end, leave: float64 [instances, members]: own start, own end, and the end of the kernel at which all
+        start, end, leave: float64 [members, instances]: own start, own end, and the end of the kernel at which all
             leave together.
         group: int32 [instances], one number per (operation, implementation).
     """
@@ -35,6 +36,22 @@ class Readings:
     end: Floats
     leave: Floats
     group: Rows
+
+    @property
+    def count(self) -> int:
+        """Number of instances."""
+        return int(self.leave.shape[1])
+
+    def of(self, chosen: Bools | Ints | slice) -> Readings:
+        """Some of the instances."""
+        return Readings(
+            self.members, self.start[:, chosen], self.end[:, chosen], self.leave[:, chosen], self.group[chosen]
+        )
+
+    def blocks(self) -> Iterator[slice]:
+        """Consecutive instances, as many as the cache of a core holds."""
+        size = max(_BLOCK_LEAST, _BLOCK_READINGS // max(len(self.members), 1))
+        return (slice(low, low + size) for low in range(0, self.count, size))
 
 
 @dataclass(frozen=True)
@@ -70,23 +87,32 @@ class JointFit:
 
 
 def aligned(time: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
-    """Own times [instances, members] on the reference's clock."""
-    result = np.empty_like(time)
-    for column, member in enumerate(members):
-        result[:, column] = time[:, column] - clocks[member].difference(time[:, column])
-    return result
+    """Own times [members, instances] on the reference's clock."""
+    own = [clocks[member] for member in members]
+    if all(len(clock.offset) == 1 for clock in own):
+        t0 = np.array([[clock.t0] for clock in own])
+        offset, drift = np.array([clock.offset for clock in own]), np.array([clock.drift for clock in own])
+        difference = time - t0
+        difference *= drift
+        difference += offset
+    else:
+        difference = np.stack([clock.difference(row) for clock, row in zip(own, time, strict=True)])
+    return np.asarray(np.subtract(time, difference, out=difference))
 
 
 def accept(
     readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float
 ) -> tuple[Bools, Bools]:
     """Which instances are one barrier: (last arrival before every end, ends together)."""
-    arrival = aligned(readings.start, readings.members, clocks)
-    leave = aligned(readings.leave, readings.members, clocks)
-    end = arrival + (readings.end - readings.start)
-    causal = arrival.max(axis=1) <= end.min(axis=1) + arrival_slack
-    together = leave.max(axis=1) - leave.min(axis=1) <= spread_limit
-    return np.asarray(causal), np.asarray(together)
+    causal, together = np.empty(readings.count, dtype=bool), np.empty(readings.count, dtype=bool)
+    for part in readings.blocks():
+        some = readings.of(part)
+        arrival = aligned(some.start, some.members, clocks)
+        leave = aligned(some.leave, some.members, clocks)
+        end = arrival + (some.end - some.start)
+        causal[part] = arrival.max(axis=0) <= end.min(axis=0) + arrival_slack
+        together[part] = leave.max(axis=0) - leave.min(axis=0) <= spread_limit
+    return causal, together
 
 
 def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], reference: int) -> JointFit:
@@ -121,14 +147,7 @@ def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], referenc
 
 def _thinned(readings: Readings) -> Readings:
     """At most some thousand of the instances: enough for the first pass."""
-    chosen = thin(0, len(readings.leave), _FIRST_PASS)
-    return Readings(
-        readings.members,
-        readings.start[chosen],
-        readings.end[chosen],
-        readings.leave[chosen],
-        readings.group[chosen],
-    )
+    return readings.of(thin(0, readings.count, _FIRST_PASS))
 
 
 def _both(pair: tuple[Bools, Bools]) -> Bools:
@@ -137,7 +156,7 @@ def _both(pair: tuple[Bools, Bools]) -> Bools:
 
 def _within(readings: Readings, clocks: Sequence[Clock], limit: float) -> Bools:
     leave = aligned(readings.leave, readings.members, clocks)
-    return np.asarray(leave.max(axis=1) - leave.min(axis=1) <= limit)
+    return np.asarray(leave.max(axis=0) - leave.min(axis=0) <= limit)
 
 
 def _settle(
@@ -146,27 +165,22 @@ def _settle(
     """Refit every clock to the instances' middles until nothing moves; the reference stays where it is."""
     current = list(clocks)
     chosen = [
-        Readings(r.members, r.start[m], r.end[m], r.leave[m], r.group[m])
-        for r, m in zip(communicators, masks, strict=True)
+        (r.members, r.leave if m.all() else r.leave[:, m]) for r, m in zip(communicators, masks, strict=True) if m.any()
     ]
-    single = len([r for r in chosen if len(r.leave)]) <= 1
+    single = len(chosen) <= 1
     for _ in range(min(rounds, 3) if single else rounds):
         times: list[list[Floats]] = [[] for _ in current]
         values: list[list[Floats]] = [[] for _ in current]
-        for readings in chosen:
-            if len(readings.leave) == 0:
-                continue
-            leave = aligned(readings.leave, readings.members, current)
-            middle = _row_median(leave)
-            for column, member in enumerate(readings.members):
-                own = readings.leave[:, column]
+        for members, leave in chosen:
+            middle = _middles(leave, members, current)
+            for own, member in zip(leave, members, strict=True):
                 times[member].append(own)
                 values[member].append(own - middle)
         following = list(current)
         for member in range(len(current)):
             if not times[member]:
                 continue
-            time, value = np.concatenate(times[member]), np.concatenate(values[member])
+            time, value = _joined(times[member]), _joined(values[member])
             if len(times[member]) > 1:
                 order = np.argsort(time, kind="stable")
                 time, value = time[order], value[order]
@@ -174,9 +188,7 @@ def _settle(
         # Readings are against the instance's middle, which moves with the members: refer all to the reference.
         base = following[reference].inverted()
         referred = [
-            clock.over(base).where_read(np.concatenate(times[member]))
-            if times[member] and member != reference
-            else clock
+            clock.over(base).where_read(_joined(times[member])) if times[member] and member != reference else clock
             for member, clock in enumerate(following)
         ]
         origin = following[reference]
@@ -196,19 +208,30 @@ def _distance(one: Clock, other: Clock) -> float:
     return float(np.abs(one.difference(at) - other.difference(at)).max())
 
 
-def _row_median(values: Floats) -> Floats:
-    ordered = np.sort(values, axis=1)
-    count = values.shape[1]
-    return np.asarray((ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2)
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _middles(leave: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
+    """Median over the members of each instance's aligned ends."""
+    count = len(members)
+    result = np.empty(leave.shape[1])
+    size = max(_BLOCK_LEAST, _BLOCK_READINGS // count)
+    for low in range(0, leave.shape[1], size):
+        ordered = np.ascontiguousarray(aligned(leave[:, low : low + size], members, clocks).T)
+        ordered.sort(axis=1)
+        result[low : low + size] = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+    return result
 
 
 def median_of_others(values: Floats) -> Floats:
-    """For each element of [instances, members] the median of its row without it; needs two members or more."""
-    ordered = np.sort(values, axis=1)
-    count = values.shape[1]
+    """For each element of [members, instances] the median of its column without it; needs two members or more."""
+    ordered = np.sort(values.T, axis=1)
+    count = len(values)
 
     def without(k: int) -> Floats:
-        return np.where(values > ordered[:, k : k + 1], ordered[:, k : k + 1], ordered[:, k + 1 : k + 2])
+        low, high = np.ascontiguousarray(ordered[:, k]), np.ascontiguousarray(ordered[:, k + 1])
+        return np.where(values > low, low, high)
 
     rest = count - 1
     low, high = (rest - 1) // 2, rest // 2
@@ -226,20 +249,24 @@ def _deviations(
     for readings, mask in zip(communicators, masks, strict=True):
         if not mask.any():
             continue
-        leave = aligned(readings.leave[mask], readings.members, clocks)
-        deviation = leave - median_of_others(leave)
-        pooled.append(np.abs(deviation).ravel())
+        leave = readings.leave if mask.all() else readings.leave[:, mask]
+        deviation = np.empty_like(leave)
+        for part in readings.blocks():
+            ends = aligned(leave[:, part], readings.members, clocks)
+            deviation[:, part] = ends - median_of_others(ends)
         groups = readings.group[mask]
         for group in np.unique(groups):
-            of_group = deviation[groups == group]
-            for column, member in enumerate(readings.members):
+            of_group = groups == group
+            for own, member in zip(deviation, readings.members, strict=True):
+                values = own[of_group]
                 entry = sums.setdefault((int(member), int(group)), [0.0, 0.0, 0.0])
-                entry[0] += len(of_group)
-                entry[1] += float(of_group[:, column].sum())
-                entry[2] += float((of_group[:, column] ** 2).sum())
+                entry[0] += len(values)
+                entry[1] += float(values.sum())
+                entry[2] += float((values**2).sum())
+        pooled.append(np.abs(deviation, out=deviation).ravel())
     if not pooled:
         return None, None, None
-    every = np.concatenate(pooled)
+    every = _joined(pooled)
     residual, typical = float(np.quantile(every, 0.95)), median(every)
     asymmetry: float | None = None
     by_member: dict[int, list[tuple[float, float]]] = {}
