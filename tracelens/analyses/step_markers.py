@@ -142,33 +142,53 @@ def _members_of_ranges(
     call = tl.launch[runs]
     place = np.full(len(of_call), -1, np.int64)
     place[call[call >= 0]] = tl.rank_place[runs[call >= 0]]
-    # Marks in the order of time, whatever thread they stand on.
-    order = np.argsort(start, kind="stable")
-    nth = np.empty(len(order), np.int64)
-    nth[order] = np.arange(len(order))
-    key = np.where((of_call >= 0) & (place >= 0), place * len(marks) + nth[np.maximum(of_call, 0)], -1)
-    used, local = _dense(key, len(tl.ranks) * len(marks))
+    used, local, of_place, mark = _used_marks(marks, start, of_call, place)
     of_run = np.where(call >= 0, local[np.maximum(call, 0)] if len(local) else OUTSIDE, UNKNOWN).astype(np.int32)
     member = tl.carry_along_streams(tl.along(runs, of_run), UNKNOWN, OUTSIDE)
-    mark = order[used % len(marks)]
-    texts = marks["text"].to_list()
-    chosen = [texts[place] for place in mark.tolist()]
-    told = [batches[text] for text in chosen]
-    steps = pl.DataFrame(
-        {
-            "place": (used // len(marks)).astype(np.int32),
-            "text": chosen,
-            "phase": [batch.phase for batch in told],
-            "rung": [batch.rung for batch in told],
-            "requests": [batch.requests for batch in told],
-            "tokens": [batch.tokens for batch in told],
-            "word": [None] * len(told),
-            "word_size": [None] * len(told),
-        },
-        schema=STEP_SCHEMA,
+    told = pl.DataFrame(
+        [(text, batch.phase, batch.rung, batch.requests, batch.tokens) for text, batch in batches.items()],
+        schema={name: STEP_SCHEMA[name] for name in ("text", "phase", "rung", "requests", "tokens")},
+        orient="row",
     )
-    grammar = told[0].grammar if told else "nobody"
-    return member, steps, grammar
+    steps = (
+        blank_steps(of_place)
+        .select("place", "word", "word_size")
+        .with_columns(marks["text"].gather(mark))
+        .join(told, on="text", how="left", maintain_order="left")
+        .select(list(STEP_SCHEMA))
+    )
+    return member, steps, batches[steps["text"][0]].grammar if len(used) else "nobody"
+
+
+def _used_marks(marks: pl.DataFrame, start: Ints, of_call: Ints, place: Ints) -> tuple[Ints, Codes, Ints, Ints]:
+    """The marks under which ranks launched anything: each such mark of each rank is a step.
+
+    A rank's marks are those of its process, in the order of time, whatever thread they stand on.
+
+    Args:
+        marks: one row per mark, with its process.
+        start: ns, their times.
+        of_call: last mark of each call, -1 for none.
+        place: place of the rank that each call launched on, -1 for none.
+
+    Returns:
+        the steps' keys, ascending by rank and time; per call its step or -1; per step its rank's place and its mark.
+    """
+    processes, process = np.unique(marks["process"].to_numpy(), return_inverse=True)
+    order = np.lexsort((start, process))
+    count = np.bincount(process)
+    first = np.cumsum(count) - count
+    nth = np.empty(len(order), np.int64)
+    nth[order] = np.arange(len(order)) - first[process[order]]
+    # A rank and a process: only those that occur together take room for the process's marks.
+    known, at = (of_call >= 0) & (place >= 0), np.maximum(of_call, 0)
+    pair = np.where(known, place * len(processes) + process[at], OUTSIDE)
+    pairs, of_pair = _dense(pair, (int(place.max(initial=0)) + 1) * len(processes))
+    room = np.cumsum(np.append(0, count[pairs % len(processes)]))
+    used, local = _dense(np.where(known, room[of_pair] + nth[at], OUTSIDE), max(1, int(room[-1])))
+    of_used = np.searchsorted(room, used, side="right") - 1
+    mark = order[first[pairs[of_used] % len(processes)] + used - room[of_used]]
+    return used, local, pairs[of_used] // len(processes), mark
 
 
 def _dense(key: Ints, bound: int) -> tuple[Ints, Codes]:
