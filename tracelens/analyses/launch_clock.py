@@ -88,7 +88,7 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     group = devices.group
     start = devices.time(event, tl.start[event])
     delay = start - calls.begin[used]
-    idle = _ends_long_gap(tl, occ)[event]
+    idle = _found_idle(tl, occ, event)
     waits = waits_of(tl, devices)
     ahead = np.zeros(len(used), np.int64)
     stretch = np.zeros(len(used), np.int32)
@@ -126,10 +126,12 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     return LaunchClock(first, begin, end, usable, codes, tuple(clocks), int(np.count_nonzero(~usable[used])))
 
 
-def _ends_long_gap(tl: Timeline, occ: Occupancy) -> Flags:
+def _found_idle(tl: Timeline, occ: Occupancy, event: Ints) -> Flags:
     """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
-    result = np.zeros(len(tl), bool)
-    result[occ.after[occ.longer_than(QUEUED_NS)]] = True
+    if len(occ) == 0:
+        return np.zeros(len(event), bool)
+    gap = np.minimum(np.searchsorted(occ.after, event.astype(occ.after.dtype)), len(occ) - 1)
+    result: Flags = (occ.after[gap] == event) & (tl.start[event] - tl.end[occ.before[gap]] > QUEUED_NS)
     return result
 
 

@@ -7,16 +7,24 @@ CREATE OR REPLACE TEMP MACRO launch_defect(start_ns, end_ns, low_ns, high_ns) AS
     WHEN start_ns IS NULL OR end_ns IS NULL THEN 'no time'
     WHEN start_ns = 0 AND end_ns = 0 OR end_ns < start_ns OR start_ns < low_ns OR end_ns > high_ns THEN 'bad timestamp'
 END;
+-- Whether a synchronising call waited: a shorter one found the work done, and says nothing about when that was.
+CREATE OR REPLACE TEMP MACRO launch_waited(start_ns, end_ns) AS end_ns - start_ns >= 5000;
+CREATE OR REPLACE TEMP VIEW synchronising AS SELECT export, string FROM raw_string WHERE contains(text, 'Synchronize');
 
 -- name: set_aside
 -- Calls of which no event of their export bears the correlation id are only counted: they launched nothing, whichever
--- devices are ranks.
-CREATE OR REPLACE TEMP TABLE launch_kept AS SELECT * FROM raw_launch SEMI JOIN raw_correlation USING (export, correlation);
+-- devices are ranks. Calls that waited for a device stay.
+CREATE OR REPLACE TEMP TABLE launch_kept AS
+SELECT * FROM raw_launch SEMI JOIN raw_correlation USING (export, correlation)
+UNION ALL
+SELECT * FROM raw_launch SEMI JOIN synchronising USING (export, string) ANTI JOIN raw_correlation USING (export, correlation)
+WHERE launch_waited(start_ns, end_ns);
 INSERT INTO raw_launch_aside
 SELECT l.export, l.table_name,
     coalesce(launch_defect(l.start_ns, l.end_ns, x.low_ns, x.high_ns), 'put no work on a rank''s device'), count(*)
 FROM raw_launch l JOIN session_window x USING (export)
 ANTI JOIN raw_correlation c ON c.export = l.export AND c.correlation = l.correlation
+ANTI JOIN synchronising w ON w.export = l.export AND w.string = l.string AND launch_waited(l.start_ns, l.end_ns)
 GROUP BY ALL ORDER BY ALL;
 CREATE OR REPLACE TABLE raw_launch AS SELECT * FROM launch_kept;
 DROP TABLE launch_kept;
@@ -24,7 +32,7 @@ DROP TABLE launch_kept;
 -- name: create
 -- caller: which process a thread's calls belong to; where kernels carry no process, the export is taken as one.
 CREATE OR REPLACE TEMP VIEW call AS
-SELECT l.export, l.table_name, p.process, l.thread, l.correlation, l.start_ns, l.end_ns, s.text AS api_name,
+SELECT l.export, l.table_name, p.process, l.thread, l.correlation, l.start_ns, l.end_ns, l.string, s.text AS api_name,
     launch_defect(l.start_ns, l.end_ns, x.low_ns, x.high_ns) AS defect
 FROM raw_launch l
 JOIN session_window x USING (export)
@@ -52,13 +60,13 @@ WITH once AS (
         PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name NULLS LAST, thread NULLS LAST, table_name
     ) = 1
 ), waited AS (
-    -- the call in which a thread waited for the device, having launched nothing since; a call shorter than 5 us found
-    -- the work done and says nothing about when that was
+    -- the call in which a thread waited for the device, having launched nothing since
     SELECT process, correlation, min(w.end_ns) AS wait_end_ns
     FROM (
-        SELECT process, thread, start_ns, end_ns FROM call
-        WHERE defect IS NULL AND contains(api_name, 'Synchronize') AND end_ns - start_ns >= 5000
-    ) w ASOF JOIN once l USING (process, thread, start_ns)
+        SELECT process, thread, start_ns, end_ns
+        FROM call SEMI JOIN synchronising USING (export, string)
+        WHERE defect IS NULL AND launch_waited(start_ns, end_ns)
+    ) w ASOF JOIN (SELECT process, thread, start_ns, correlation FROM launching) l USING (process, thread, start_ns)
     GROUP BY ALL
 )
 SELECT process, thread, correlation, start_ns, end_ns, api_name, coalesce(contains(api_name, 'GraphLaunch'), false) AS graph_launch,
@@ -78,22 +86,25 @@ SELECT coalesce(sum(event_count), 0)::BIGINT AS row_count FROM used ANTI JOIN la
 
 -- name: excluded
 -- Calls that launched nothing on a rank's device, by export, table and reason.
-SELECT export, table_name, coalesce(defect, 'put no work on a rank''s device') AS reason, count(*) AS row_count
-FROM call ANTI JOIN used USING (process, correlation) GROUP BY ALL
-UNION ALL
-SELECT export, table_name, defect, count(*) FROM call JOIN used USING (process, correlation) WHERE defect IS NOT NULL GROUP BY ALL
-UNION ALL
-SELECT export, table_name, 'repeats a correlation id', count(*)
+SELECT export, table_name, reason, sum(row_count)::BIGINT AS row_count
 FROM (
-    SELECT export, table_name FROM launching SEMI JOIN repeated USING (process, correlation)
-    QUALIFY row_number() OVER (
-        PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name NULLS LAST, thread NULLS LAST, table_name
-    ) > 1
+    SELECT export, table_name, coalesce(defect, 'put no work on a rank''s device') AS reason, count(*) AS row_count
+    FROM call ANTI JOIN used USING (process, correlation) GROUP BY ALL
+    UNION ALL
+    SELECT export, table_name, defect, count(*) FROM call JOIN used USING (process, correlation) WHERE defect IS NOT NULL GROUP BY ALL
+    UNION ALL
+    SELECT export, table_name, 'repeats a correlation id', count(*)
+    FROM (
+        SELECT export, table_name FROM launching SEMI JOIN repeated USING (process, correlation)
+        QUALIFY row_number() OVER (
+            PARTITION BY process, correlation ORDER BY start_ns, end_ns, api_name NULLS LAST, thread NULLS LAST, table_name
+        ) > 1
+    )
+    GROUP BY ALL
+    UNION ALL
+    SELECT export, table_name, reason, row_count FROM raw_launch_aside
 )
-GROUP BY ALL
-UNION ALL
-SELECT export, table_name, reason, row_count FROM raw_launch_aside
-ORDER BY ALL;
+GROUP BY ALL ORDER BY ALL;
 
 -- name: drop
-DROP VIEW call; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch; DROP TABLE raw_launch_aside;
+DROP VIEW call; DROP VIEW synchronising; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch; DROP TABLE raw_launch_aside;
