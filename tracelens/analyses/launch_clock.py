@@ -126,7 +126,7 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     return LaunchClock(first, begin, end, usable, codes, tuple(clocks), int(np.count_nonzero(~usable[used])))
 
 
-def _found_idle(tl: Timeline, occ: Occupancy, event: Ints) -> Flags:
+def _found_idle(tl: Timeline, occ: Occupancy, event: Codes) -> Flags:
     """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
     if len(occ) == 0:
         return np.zeros(len(event), bool)
