@@ -34,6 +34,8 @@ __all__ = ["LOCAL", "Loaded", "Means", "connect", "open_captures"]
 #: Captures of fewer bytes, or events, are read in less time than a stored load is worth.
 _SMALL_BYTES, _FEW_EVENTS = 8_000_000, 200_000
 _EVENT_FILES = "events-*.parquet"
+#: A cluster is taken to have so many workers: how many it has changes while it works.
+_CLUSTER_WORKERS = 32
 
 
 @dataclass
@@ -126,7 +128,9 @@ class Loaded:
         passing = cache.draft(base)
         try:
             with hired:
-                crew.read_part(hired, part, _portions(self.exports.found), self.exports.seen, self.db, passing.folder)
+                crew.read_part(
+                    hired, part, _portions(self.exports.found, self.means), self.exports.seen, self.db, passing.folder
+                )
         except BaseException:
             passing.close()
             raise
@@ -203,8 +207,9 @@ def _sizes(found: Sequence[Found]) -> list[int]:
     return sizes
 
 
-def _portions(found: Sequence[Found]) -> list[Portion]:
-    return crew.portions_of(found, _sizes(found))
+def _portions(found: Sequence[Found], means: Means) -> list[Portion]:
+    workers = means.thread_count if means.executor == LOCAL else _CLUSTER_WORKERS
+    return crew.portions_of(found, _sizes(found), workers)
 
 
 def _hire(found: Sequence[Found], means: Means, base: Path) -> Crew | None:
@@ -213,7 +218,7 @@ def _hire(found: Sequence[Found], means: Means, base: Path) -> Crew | None:
         from tracelens.executors.cluster import Cluster
 
         return Cluster(found, means)
-    count = pool.worker_count(means, _portions(found), sum(_sizes(found)))
+    count = pool.worker_count(means, _portions(found, means), sum(_sizes(found)))
     return pool.Pool(count, means, base) if count > 1 else None
 
 
@@ -307,7 +312,7 @@ class _Reading:
     def _read_apart(self, db: duckdb.DuckDBPyConnection, hired: Crew, folder: Path) -> Loaded:
         """As `_read`, by other processes."""
         with hired:
-            seen = crew.load_events(hired, _portions(self._found), db, self._progress)
+            seen = crew.load_events(hired, _portions(self._found, self._means), db, self._progress)
             self._build_ranks(db)
             self._event_count = crew.build_events(hired, db, folder)
         assert self._load is not None  # it has the folder

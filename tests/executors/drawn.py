@@ -21,7 +21,7 @@ _TABLES = ("event", "other_event", "export", "process", "rank", "kernel_name", "
 #: In a process of its own: every capture of several files is read by a pool.
 LIFTED = (
     "import sys; from tracelens import loading; from tracelens.executors import crew, pool;"
-    "loading._SMALL_BYTES = loading._FEW_EVENTS = pool.POOL_BYTES = 0; crew.PORTION_BYTES = 1;"
+    "loading._SMALL_BYTES = loading._FEW_EVENTS = pool.POOL_BYTES = 0; crew.PORTION_BYTES = 1; crew._SHARES_EACH = 64;"
     "from tracelens.cli import run; sys.exit(run(sys.argv[1:]))"
 )
 
@@ -32,6 +32,7 @@ def lift(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_FEW_EVENTS", 0)
     monkeypatch.setattr(pool, "POOL_BYTES", 0)
     monkeypatch.setattr(crew, "PORTION_BYTES", 1)
+    monkeypatch.setattr(crew, "_SHARES_EACH", 64)  # each file by itself
 
 
 def rank_files(folder: Path, spec: CaptureSpec = SPEC) -> list[str]:

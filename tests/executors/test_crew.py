@@ -65,7 +65,7 @@ class Shuffled:
 def parted(cuts: set[int], seed: int, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on captures are read by a `Shuffled` crew, parted before the exports in `cuts`."""
 
-    def portions(found: Any, sizes: Any) -> list[Portion]:
+    def portions(found: Any, sizes: Any, workers: int) -> list[Portion]:
         edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(found)), len(found)]
         return [Portion(a, tuple(found[a:b])) for a, b in pairwise(edges)]
 
@@ -117,18 +117,21 @@ def test_ranks_of_different_files_may_alternate(tmp_path: Path, seed: int, monke
 
 
 def test_calls_that_launched_nothing_are_counted_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call without an event, one with impossible times, one whose kernel ran on a side context, one repeated.
+    """Calls without an event: one in good order, two with impossible times, and one that waited for the device.
 
-    The first two never travel; the ledger and the notices tell of all.
+    Only the last travels; the ledger and the notices tell of all.
     """
     paths = []
     for number in (0, 1):
         rows: list[Any] = [kernel("gemm", number, MS + n * US, MS + n * US + 500, launch=n * US) for n in range(1, 90)]
         rows.append(Launch("cudaEventRecord_v3020", 5 * MS, 5 * MS + 10, pid=100 + number, correlation=10_001))
         rows.append(Launch("cudaStreamSynchronize_v3020", 6 * MS, 5 * MS, pid=100 + number, correlation=10_002))
+        rows.append(Launch("cudaDeviceSynchronize_v3020", 7 * MS, 8 * MS, pid=100 + number, correlation=10_003))
+        rows.append(Launch("cudaDeviceSynchronize_v3020", -(2**63), 2**63 - 1, pid=100 + number, correlation=10_004))
         paths.append(str(write_events(rows, tmp_path / f"rank{number}.sqlite")))
     lift(monkeypatch)
     expected = tables(paths, threads=1)
+    assert any(row[-1] == 8 * MS for row in expected["launch"])  # the wait that ended then
     (runtime,) = [row for row in expected["ledger"] if row[1] == "CUPTI_ACTIVITY_KIND_RUNTIME"]
     assert "put no work" in runtime[5]
     assert "bad timestamp" in runtime[5]
@@ -138,6 +141,11 @@ def test_calls_that_launched_nothing_are_counted_all_the_same(tmp_path: Path, mo
 
 def test_neighbours_are_read_together_until_they_have_enough_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "PORTION_BYTES", 10)
+    monkeypatch.setattr(crew, "FILE_BYTES", 0)
     found: Any = ["a", "b", "c", "d", "e"]
-    parts = crew.portions_of(found, [4, 6, 12, 1, 1])
+    parts = crew.portions_of(found, [4, 6, 12, 1, 1], 8)
     assert [(one.first, one.found) for one in parts] == [(0, ("a", "b")), (2, ("c",)), (3, ("d", "e"))]
+    parts = crew.portions_of(found * 100, [4, 6, 12, 1, 1] * 100, 2)  # of many files, a few portions for each worker
+    assert 6 <= len(parts) <= 8
+    assert [one for part in parts for one in part.found] == found * 100
+    assert [part.first for part in parts] == [0, *(part.numbers[-1] + 1 for part in parts[:-1])]

@@ -60,6 +60,7 @@ def test_where_a_pool_pays() -> None:
     assert count(64, 64, 10**9, memory=2 * 10**9) == 5  # each with memory enough
     assert count(2, 16, 10**9) == 1  # one process already uses two threads
     assert count(8, 16, 10**7) == 1  # read before the others have begun
+    assert count(8, 512, 10**7) == 8  # small files, but many
     assert count(8, 16, 10**9, "report") == 1
 
 

@@ -16,8 +16,12 @@ from tracelens.ingest.discover import Found
 from tracelens.model import build
 from tracelens.model.event_files import Order
 
-#: Files are read together until they have so many bytes, so that no process is asked for too little.
+#: Files are read together until they have so many bytes, since a portion costs a little by itself ...
 PORTION_BYTES = 32_000_000
+#: ... and more where each worker gets several portions all the same, so that all are done at about the same time.
+_SHARES_EACH = 4
+#: Opening a file and taking its small tables takes as long as so many bytes of events.
+FILE_BYTES = 5_000_000
 
 
 class Crew(Protocol):
@@ -49,15 +53,17 @@ class Crew(Protocol):
         ...
 
 
-def portions_of(found: Sequence[Found], sizes: Sequence[int]) -> list[Portion]:
-    """The exports of a run in portions of neighbours."""
+def portions_of(found: Sequence[Found], sizes: Sequence[int], workers: int) -> list[Portion]:
+    """The exports of a run in portions of neighbours, several for each worker where there are files enough."""
+    whole = sum(sizes) + len(found) * FILE_BYTES
+    enough = max(PORTION_BYTES, whole // (_SHARES_EACH * workers))
     portions: list[Portion] = []
     held: list[Found] = []
     size = 0
     for number, (one, its) in enumerate(zip(found, sizes, strict=True)):
         held.append(one)
-        size += its
-        if size >= PORTION_BYTES or number == len(found) - 1:
+        size += its + FILE_BYTES
+        if size >= enough or number == len(found) - 1:
             portions.append(Portion(number + 1 - len(held), tuple(held)))
             held, size = [], 0
     return portions

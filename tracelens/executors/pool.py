@@ -17,6 +17,7 @@ from socket import socketpair
 from typing import Any, Self
 
 from tracelens.errors import ExecutorError
+from tracelens.executors.crew import FILE_BYTES
 from tracelens.executors.means import Means
 from tracelens.executors.portion import PartRequest, Portion, Told
 from tracelens.ingest import raw
@@ -32,8 +33,9 @@ _BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from tracelens.executors.worke
 
 
 def worker_count(means: Means, portions: Sequence[Portion], size_bytes: int) -> int:
-    """How many processes should read a run; 1: none but this one."""
-    if size_bytes < POOL_BYTES or not sys.executable:
+    """How many processes should read a run of so many bytes; 1: none but this one."""
+    files = sum(len(one.found) for one in portions)
+    if size_bytes + files * FILE_BYTES < POOL_BYTES or not sys.executable:
         return 1
     if any(one.kind == "report" for portion in portions for one in portion.found):
         return 1  # a report is exported once, by the process that reads all of it

@@ -236,7 +236,9 @@ def create_ranges(db: duckdb.DuckDBPyConnection, file: Path | None = None) -> No
         db: receives them.
         file: where the rows go meanwhile, a file that does not exist; None: into memory.
     """
-    db.execute("ATTACH $place AS ranges", {"place": ":memory:" if file is None else str(file)})
+    db.execute(
+        "ATTACH $place AS ranges (RECOVERY_MODE no_wal_writes)", {"place": ":memory:" if file is None else str(file)}
+    )
     db.execute(_SQL["create_nvtx"])
 
 

@@ -8,7 +8,7 @@ CREATE OR REPLACE TEMP MACRO launch_defect(start_ns, end_ns, low_ns, high_ns) AS
     WHEN start_ns = 0 AND end_ns = 0 OR end_ns < start_ns OR start_ns < low_ns OR end_ns > high_ns THEN 'bad timestamp'
 END;
 -- Whether a synchronising call waited: a shorter one found the work done, and says nothing about when that was.
-CREATE OR REPLACE TEMP MACRO launch_waited(start_ns, end_ns) AS end_ns - start_ns >= 5000;
+CREATE OR REPLACE TEMP MACRO launch_waited(start_ns, end_ns) AS end_ns::HUGEINT - start_ns >= 5000;
 CREATE OR REPLACE TEMP VIEW synchronising AS SELECT export, string FROM raw_string WHERE contains(text, 'Synchronize');
 
 -- name: set_aside
