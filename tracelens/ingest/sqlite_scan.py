@@ -213,7 +213,7 @@ class _Scan:
         blocks: list[Rows] = []
         repairs: list[tuple[int, pa.RecordBatch]] = []  # (first row, rows) of each page that SQLite read
         rows = 0
-        pages = self._idle.pop() if self._idle else self._new_pages()
+        pages = self._take_pages()
         decoder = Decoder(pages, self._own, self._repeated)
         try:
             for _, places in pages.read(leaves):
@@ -243,6 +243,13 @@ class _Scan:
             piece.row_ids = sorted(set(piece.row_ids))
             piece.batch = self._joined(decoder, blocks, rows, repairs)
         return piece
+
+    def _take_pages(self) -> Pages:
+        """A buffer of pages that no other thread uses."""
+        try:
+            return self._idle.pop()  # asking first whether one is there would leave time for another to take it
+        except IndexError:
+            return self._new_pages()
 
     def _odd_page(self, pages: Pages, place: int, piece: _Piece) -> tuple[list[int], pa.RecordBatch]:
         """Lets SQLite read one page: its row ids, and its rows."""
