@@ -69,6 +69,8 @@ class Loaded:
         if self._load is not None and keeps:
             try:
                 cache_tables.save_part(self.db, self._load, part, before, self.exports.shown, written)
+                if part == "launch" and self._load.part(part) is not None:
+                    build.read_launches(self.db, cache_tables.part_rows(self._load, part))
             except OSError as error:
                 self.remarks.append(_not_stored(error))
 

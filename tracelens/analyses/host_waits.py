@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.analyses.aligned_clock import AlignedClock
 from tracelens.analyses.host_offset import LIMIT_NS
-from tracelens.analyses.timeline import Codes, Ints, Timeline
+from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline
 
 _BLOCKING = re.compile(r"cudaMemcpy(2D|3D)?(_|$)|cuMemcpyDtoH_")
 """Copies that return once the data is there, where they lead to the host."""
@@ -56,6 +56,10 @@ class DeviceClocks:
 
     def time(self, events: Codes | Ints, axis: Ints) -> Ints:
         """Times of events on the axis as the clock of their device tells them."""
+        parts = [slice(low, low + BLOCK) for low in range(0, len(events), BLOCK)]
+        return np.concatenate([np.empty(0, np.int64), *(self._time(events[part], axis[part]) for part in parts)])
+
+    def _time(self, events: Codes | Ints, axis: Ints) -> Ints:
         place = self.tl.rank_place[events].astype(np.int64)
         own = self.tl.own_time(place, axis)
         ranks, leaders = self.tl.ranks[place], self.tl.ranks[self.leader[place]]
@@ -96,7 +100,7 @@ def waits_of(tl: Timeline, devices: DeviceClocks) -> Waits:
     if not bool(waited.any()):
         none = np.empty(0, np.int64)
         return Waits(none, none, none)
-    event = np.flatnonzero(waited[tl.launch])
+    event = np.concatenate([part.start + np.flatnonzero(waited[tl.launch[part]]) for part in tl.stretches()])
     # A replay has ended with its last node.
     last = np.full(len(until), _NEVER)
     np.maximum.at(last, tl.launch[event], tl.end[event])

@@ -81,57 +81,69 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
     runs = runs[tl.launch[runs] >= 0]
     # The last write stands: going backwards leaves the first event.
     first[tl.launch[runs]] = runs
-    used = np.flatnonzero(first < len(tl))
-    event = first[used]
-    place = tl.rank_place[event].astype(np.int64)
     devices = DeviceClocks.of(tl, clock)
     group = devices.group
-    start = devices.time(event, tl.start[event])
-    delay = start - calls.begin[used]
-    idle = _found_idle(tl, occ, event)
+    idle = _ends_long_gap(tl, occ)
     waits = waits_of(tl, devices)
-    ahead = np.zeros(len(used), np.int64)
-    stretch = np.zeros(len(used), np.int32)
+    begin = np.zeros(count, np.int64)
+    end = np.zeros(count, np.int64)
+    usable = np.zeros(count, bool)
+    stretch = np.zeros(count, np.int32)
+    early = 0
     clocks: list[HostClock] = []
     for one in range(int(group.max(initial=-1)) + 1):
-        mine = np.flatnonzero(group[place] == one)
-        mine = mine[np.argsort(start[mine], kind="stable")]
+        # The group's calls that launched something, in the order of what they launched.
+        call = _calls_of(tl, first, group == one)
+        start = devices.time(first[call], tl.start[first[call]])
+        order = np.argsort(start, kind="stable")
+        start, call = start[order], call[order]
+        del order
+        event = first[call]
+        delay = start - calls.begin[call]
         here = np.flatnonzero(waits.group == one)
         here = here[np.argsort(waits.ended[here], kind="stable")]
         found = offsets(
             Observed(
-                start[mine],
-                delay[mine],
-                (calls.end - calls.begin)[used[mine]],
-                calls.graph[used[mine]],
-                idle[mine],
+                start,
+                delay,
+                calls.end[call] - calls.begin[call],
+                calls.graph[call],
+                idle[event],
                 waits.ended[here],
                 waits.lag[here],
             )
         )
-        which = np.searchsorted([each.start_ns for each in found], start[mine], side="right") - 1
-        ahead[mine] = np.array([each.ahead_ns for each in found], np.int64)[which]
-        stretch[mine] = which + len(clocks)
+        for low in range(0, len(call), BLOCK):
+            part = slice(low, low + BLOCK)
+            own = call[part]
+            which = np.searchsorted([each.start_ns for each in found], start[part], side="right") - 1
+            ahead = np.array([each.ahead_ns for each in found], np.int64)[which]
+            to_axis = tl.start[event[part]] - start[part] + ahead
+            begin[own] = calls.begin[own] + to_axis
+            end[own] = calls.end[own] + to_axis
+            usable[own] = delay[part] >= ahead
+            early += int(np.count_nonzero(delay[part] < ahead))
+            stretch[own] = which + len(clocks)
         ranks = tuple(tl.ranks[group == one].tolist())
         clocks += [HostClock(ranks, each) for each in found]
-    to_axis = tl.start[event] - start + ahead
-    begin = np.zeros(count, np.int64)
-    end = np.zeros(count, np.int64)
-    begin[used] = calls.begin[used] + to_axis
-    end[used] = calls.end[used] + to_axis
-    usable = np.zeros(count, bool)
-    usable[used] = delay >= ahead
-    codes = np.zeros(count, np.int32)
-    codes[used] = stretch
-    return LaunchClock(first, begin, end, usable, codes, tuple(clocks), int(np.count_nonzero(~usable[used])))
+    return LaunchClock(first, begin, end, usable, stretch, tuple(clocks), early)
 
 
-def _found_idle(tl: Timeline, occ: Occupancy, event: Codes) -> Flags:
+def _calls_of(tl: Timeline, first: Codes, wanted: Flags) -> Codes:
+    """The calls whose first event is on one of the `wanted` ranks, ascending."""
+    found = [np.empty(0, np.int32)]
+    for low in range(0, len(first), BLOCK):
+        event = first[low : low + BLOCK]
+        launched = np.flatnonzero(event < len(tl))
+        mine = launched[wanted[tl.rank_place[event[launched]]]]
+        found.append((low + mine).astype(np.int32))
+    return np.concatenate(found)
+
+
+def _ends_long_gap(tl: Timeline, occ: Occupancy) -> Flags:
     """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
-    if len(occ) == 0:
-        return np.zeros(len(event), bool)
-    gap = np.minimum(np.searchsorted(occ.after, event.astype(occ.after.dtype)), len(occ) - 1)
-    result: Flags = (occ.after[gap] == event) & (tl.start[event] - tl.end[occ.before[gap]] > QUEUED_NS)
+    result = np.zeros(len(tl), bool)
+    result[occ.after[occ.longer_than(QUEUED_NS)]] = True
     return result
 
 

@@ -117,10 +117,7 @@ def load_part(db: duckdb.DuckDBPyConnection, load: Load, part: str, shown: Seque
     if load.part(part) is None:
         return False
     relation = db.read_parquet(glob.escape(str(part_rows(load, part))))
-    if part == "nvtx":
-        relation.create_view(part)
-    else:
-        relation.create(part)
+    relation.create_view(part)
     for name in _GROWING:
         _append(db, name, _named(name, pq.ParquetFile(load.file(f"{part}-{name}.parquet")).read(), shown))
     return True

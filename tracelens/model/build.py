@@ -33,6 +33,7 @@ __all__ = [
     "known_names",
     "order_events",
     "read_events",
+    "read_launches",
     "read_nvtx",
     "set_launches_aside",
     "write_comments",
@@ -251,6 +252,12 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     tables = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
     ledger.enter_tables(db, tables, db.execute(_LAUNCHES["excluded"]).fetchall())
     db.execute(_LAUNCHES["drop"])
+
+
+def read_launches(db: duckdb.DuckDBPyConnection, file: Path) -> None:
+    """Makes launch of the file in which a stored load keeps its rows, and gives their memory back."""
+    db.read_parquet(glob.escape(str(file))).create_view("launch", replace=True)
+    db.execute(_LAUNCHES["forget"])
 
 
 def set_launches_aside(db: duckdb.DuckDBPyConnection) -> None:

@@ -88,7 +88,7 @@ COMMENT ON COLUMN event.bytes IS 'Bytes copied or set';
 COMMENT ON COLUMN event.copy_kind IS 'Direction of a copy: 1 host to device, 2 device to host, 8 within a device, 10 between devices';
 
 -- name: launch
-COMMENT ON TABLE launch IS 'One row per CUDA API call that put work on a rank''s device, on the host''s clock';
+COMMENT ON VIEW launch IS 'One row per CUDA API call that put work on a rank''s device, on the host''s clock';
 COMMENT ON COLUMN launch.process IS 'Its process';
 COMMENT ON COLUMN launch.thread IS 'nsys''s globalTid of the calling thread';
 COMMENT ON COLUMN launch.correlation IS 'Joins with event on (process, correlation)';

@@ -51,7 +51,7 @@ SELECT c.* FROM call c JOIN used USING (process, correlation) WHERE c.defect IS 
 -- Ranking only the repeated ones spares a sort of every call.
 CREATE OR REPLACE TEMP TABLE repeated AS
 SELECT process, correlation FROM launching GROUP BY ALL HAVING count(*) > 1;
-CREATE OR REPLACE TABLE launch AS
+CREATE OR REPLACE TABLE raw_launch_sorted AS
 WITH once AS (
     SELECT * FROM launching ANTI JOIN repeated USING (process, correlation)
     UNION ALL
@@ -73,6 +73,7 @@ SELECT process, thread, correlation, start_ns, end_ns, api_name, coalesce(contai
     wait_end_ns
 FROM once LEFT JOIN waited USING (process, correlation)
 ORDER BY process, start_ns, end_ns, correlation;
+CREATE OR REPLACE VIEW launch AS SELECT * FROM raw_launch_sorted;
 
 -- name: repeated_count
 SELECT count(*) AS row_count FROM repeated;
@@ -108,3 +109,7 @@ GROUP BY ALL ORDER BY ALL;
 
 -- name: drop
 DROP VIEW call; DROP VIEW synchronising; DROP TABLE used; DROP TABLE launching; DROP TABLE repeated; DROP TABLE raw_launch; DROP TABLE raw_launch_aside;
+
+-- name: forget
+-- The rows of launch, once a file holds them.
+DROP TABLE IF EXISTS raw_launch_sorted;
