@@ -33,7 +33,7 @@ from tracelens.analyses.alignment_notices import (
     general_notices,
     hides_collectives,
 )
-from tracelens.analyses.alignment_operations import SQL, Operations, load_operations
+from tracelens.analyses.alignment_operations import NO_PAYLOAD, SQL, Operations, grouped, load_operations, numbered
 from tracelens.analyses.clock import Clock, Floats, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
 from tracelens.analyses.matching_communicators import Communicator, Grouping, RankClock, group_parts, own_times
@@ -244,21 +244,19 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
     synchronising = operations.synchronising
     if not synchronising.any():
         return []
-    keys = _codes(operations.family, _codes(operations.shape))
+    shapes, count = numbered(operations.shape)
+    keys = operations.family * np.int64(count)
+    keys += shapes
+    recorded = bool(operations.payload.any())
     parts = []
     edges = np.searchsorted(operations.owner, np.arange(len(epoch) + 1))
     for owner in range(len(epoch)):
         rows = edges[owner] + np.flatnonzero(synchronising[edges[owner] : edges[owner + 1]])
-        if len(rows) == 0:
-            continue
-        payload = operations.payload[rows]
-        label = _codes(
-            operations.family[rows],
-            np.searchsorted(np.unique(payload), payload),
-            np.where(payload > 0, -1, operations.stream[rows]),
-        )
-        for one in np.unique(label):
-            mine = rows[label == one]
+        split: list[npt.NDArray[np.integer]] = [operations.family[rows], operations.stream[rows]]
+        if recorded:
+            payload = operations.payload[rows]
+            split = [split[0], payload, np.where(payload > NO_PAYLOAD, -1, split[1])]
+        for _, mine in grouped(rows, *split):
             end = operations.leave[mine] - epoch[owner]
             if not bool((end[1:] >= end[:-1]).all()):
                 order = np.argsort(end, kind="stable")
@@ -268,21 +266,6 @@ def _parts(operations: Operations, epoch: Ints) -> list[Part]:
             begun = operations.start[mine] - epoch[owner]
             parts.append(Part(owner, family, Track(end, keys[mine], begun, family), mine.astype(np.int32)))
     return parts
-
-
-def _codes(*columns: npt.NDArray[np.integer]) -> Ints:
-    """One number per row, equal where all columns are equal."""
-    code = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        low = int(column.min())
-        width = int(column.max()) - low + 1
-        if width > 1 << 20:
-            used = np.unique(column)
-            column = np.searchsorted(used, column)
-            low, width = 0, len(used)
-        if width > 1:
-            code = code * width + (column - low)
-    return code
 
 
 def _instances(parts: Sequence[Part], communicator: Communicator, grouping: Grouping) -> Instances:

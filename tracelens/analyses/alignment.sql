@@ -15,11 +15,9 @@ FROM kernel_name WHERE operation IS NOT NULL
 ORDER BY name_id;
 
 -- name: shapes
--- One row per kernel with one of $names: its launch shape, -1 where none is recorded. Order: event_id, in which events
--- are stored; the timeline relies on it as well.
-SELECT coalesce(shape, -1) AS shape
-FROM event
-WHERE kind = 0 AND list_contains($names::INTEGER[], name_id) AND list_contains($ranks::INTEGER[], rank);
+-- One row per event: its launch shape, -1 where none is recorded. Order: event_id, in which events are stored; the
+-- timeline relies on it as well.
+SELECT coalesce(shape, -1) AS shape FROM event WHERE list_contains($ranks::INTEGER[], rank);
 
 -- name: followers
 -- One row per kernel that finishes an operation begun by the kernel before it on its stream. previous_id: that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +13,14 @@ import polars as pl
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.timeline import timeline
+from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
 SQL = Path(__file__).with_name("alignment.sql")
 
 NO_PAYLOAD = 0
+
+_BATCH_ROWS, _CELLS = 1 << 18, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
     by_name[names["name_id"].to_numpy()] = [place[family] for family in described]
     tl = timeline(trace)
     at = np.flatnonzero(tl.is_collective)
-    shape = trace.rows(SQL, "shapes", names=names["name_id"].to_list(), ranks=ranks)["shape"].to_numpy()
+    shape = _shapes(trace, ranks, at)
     event_id = tl.ids_of(at)
     head, leads = _heads(trace, names, event_id)
     first, last = at[head], at[leads]
@@ -99,6 +103,17 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
     if bool((nccl[operations.family] & ~tl.in_graph[first]).any()):
         return _with_payloads(trace, operations)
     return operations
+
+
+def _shapes(trace: LoadedTrace, ranks: list[int], places: Ints) -> Ints:
+    """Launch shapes of the events at ascending places of the timeline, -1 where none is recorded."""
+    result = np.empty(len(places), dtype=np.int64)
+    low = 0
+    for batch in trace.db.sql(queries(SQL)["shapes"], params={"ranks": ranks}).to_arrow_reader(_BATCH_ROWS):
+        first, last = np.searchsorted(places, [low, low + batch.num_rows])
+        result[first:last] = batch.column(0).to_numpy()[places[first:last] - low]
+        low += batch.num_rows
+    return result
 
 
 def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Ints | slice, Ints | slice]:
@@ -145,3 +160,33 @@ def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:
     payload[at[known]] = found["comm_id"].to_numpy()[known]
     message_bytes[at[known]] = found["message_bytes"].fill_null(-1).to_numpy()[known]
     return replace(operations, payload=payload, message_bytes=message_bytes)
+
+
+def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Rows by equal values: (the values, the rows as they come), values ascending.
+
+    Args:
+        rows: places of operations.
+        columns: values of each row, as many as rows.
+    """
+    if len(rows) == 0:
+        return
+    code, count = np.zeros(len(rows), dtype=np.int64), 1
+    for column in columns:
+        own, width = numbered(column)
+        code, count = numbered(code * width + own)
+    order = np.argsort(code.astype(np.min_scalar_type(count - 1)), kind="stable")
+    for chosen in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
+        yield tuple(int(column[chosen[0]]) for column in columns), rows[chosen]
+
+
+def numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, int]:
+    """Each value's place among the distinct ones in ascending order, and their number."""
+    low = int(values.min())
+    width = int(values.max()) - low + 1
+    if width > 4 * len(values) + _CELLS:
+        used = np.unique(values)
+        return np.searchsorted(used, values), len(used)
+    present = np.zeros(width, dtype=bool)
+    present[values - low] = True
+    return (np.cumsum(present) - 1)[values - low], int(np.count_nonzero(present))

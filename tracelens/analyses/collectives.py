@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.alignment_notices import hides_collectives, rank_list
+from tracelens.analyses.alignment_operations import grouped
 from tracelens.analyses.clock import Ints
-from tracelens.analyses.collectives_tables import grouped, middle, operations_table
+from tracelens.analyses.collectives_tables import middle, operations_table
 from tracelens.analyses.skew_context import Context, context
 from tracelens.analyses.skew_schemas import INSTANCES, OPERATIONS, RANK_OPERATIONS
 from tracelens.frames import Notice, Result, Schema

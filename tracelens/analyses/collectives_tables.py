@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,45 +9,14 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.alignment_members import REASONS, InstanceTable
+from tracelens.analyses.alignment_operations import grouped
 from tracelens.analyses.clock import Ints, median
 from tracelens.analyses.skew_context import Context
 from tracelens.analyses.skew_schemas import OPERATIONS, SET_ASIDE
 from tracelens.analyses.straggler import classify
 
-_CELLS = 1 << 16
-
 WARM_UP = "warm-up step"
 NOT_SELECTED = "outside the selection"
-
-
-def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tuple[int, ...], Ints]]:
-    """Rows by equal values: (the values, the rows as they come), values ascending.
-
-    Args:
-        rows: places of operations.
-        columns: values of each row, as many as rows.
-    """
-    if len(rows) == 0:
-        return
-    code, count = np.zeros(len(rows), dtype=np.int64), 1
-    for column in columns:
-        own, width = _numbered(column)
-        code, count = _numbered(code * width + own)
-    order = np.argsort(code.astype(np.min_scalar_type(count - 1)), kind="stable")
-    for chosen in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
-        yield tuple(int(column[chosen[0]]) for column in columns), rows[chosen]
-
-
-def _numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, int]:
-    """Each value's place among the distinct ones in ascending order, and their number."""
-    low = int(values.min())
-    width = int(values.max()) - low + 1
-    if width > 4 * len(values) + _CELLS:
-        used, place = np.unique(values, return_inverse=True)
-        return place.reshape(-1), len(used)
-    present = np.zeros(width, dtype=bool)
-    present[values - low] = True
-    return (np.cumsum(present) - 1)[values - low], int(np.count_nonzero(present))
 
 
 def operations_table(known: Context, *, synchronising_only: bool) -> pl.DataFrame:

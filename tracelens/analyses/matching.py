@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from tracelens.analyses.matching_tracks import (
     MARGIN_FACTOR,
     MATCH_LIMIT_NS,
     Apart,
+    Axis,
     Track,
     apart,
     onto,
@@ -103,12 +105,19 @@ def match_ranks(
 @dataclass(frozen=True)
 class _Offer:
     clock: Clock  # second's time minus first's, on the second's time axis
-    score: float
     covered: int
+    source: Axis
+    target: Axis
+    own: Clock  # the same, as the search found it: the target's time minus the source's, on the source's
+
+    @cached_property
+    def score(self) -> float:
+        """Mean clipped end deviation of the tracks that it was found for."""
+        return clipped_mean(self.source, self.target, self.own)[0]
 
 
 def _offers(first: Track, second: Track, window_ns: int | None, around_ns: int) -> list[_Offer]:
-    """The few clock differences under which two tracks fit best, best first."""
+    """The few clock differences under which two tracks fit best."""
     flipped = len(second) > len(first)
     short, long = (first, second) if flipped else (second, first)
     # Differences are long minus short: second minus first when flipped, else its negative.
@@ -118,24 +127,22 @@ def _offers(first: Track, second: Track, window_ns: int | None, around_ns: int) 
     around = float(expected - apart_ns) if window_ns is not None else 0.0
     window = float(window_ns) if window_ns is not None else np.inf
     offers = []
-    for candidate, covered in search(source, target, around, window):
+    for own, covered in search(source, target, around, window):
         # Back from long minus short, both counted from their first ends, to second minus first on the second's time.
-        own = candidate.clock
         total = Clock(own.t0 + source.origin, own.valid_from + source.origin, own.offset + apart_ns, own.drift)
         # "short + difference = long": the inverse, "long - difference = short", has the same differences on long's axis.
         ahead = Clock(total.t0, total.valid_from, -total.offset, -total.drift)
-        offers.append(_Offer(ahead if not flipped else ahead.inverted(), candidate.score, covered))
+        offers.append(_Offer(ahead if not flipped else ahead.inverted(), covered, source, target, own))
     return offers
 
 
 def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> PairMatch:
     """Judge distinct offers by all tracks that fit under any of them and do not merely run in step."""
     middle = median(np.concatenate([other.end for _, other in pairs]).astype(np.float64))
-    kept: list[_Offer] = []
-    for offer in sorted(offers, key=lambda o: o.score):
-        if all(abs(offer.clock.at(middle) - o.clock.at(middle)) > DISTINCT_NS for o in kept):
-            kept.append(offer)
-    kept = kept[:_OFFERS_JUDGED]
+    kept = _distinct(offers, middle)
+    if len(kept) < len(offers) or len(kept) > _OFFERS_JUDGED:
+        # Which stand for the others, their own scores tell; few and distinct ones are all judged below.
+        kept = _distinct(sorted(offers, key=lambda o: o.score), middle)[:_OFFERS_JUDGED]
     firsts = list({id(one): one for one, _ in pairs}.values())
     scores = np.full((len(kept), len(firsts)), CLIP_NS)
     covered = np.zeros((len(kept), len(firsts)), dtype=np.int64)
@@ -154,7 +161,8 @@ def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> Pa
         if best is not None and best[0] <= max((one if len(one) >= len(p) else p).limit_ns for p in partners):
             explained[column] = not _ends_follow_starts(apart(one, best[1], best[2].clock, 4000))
     if not explained.any():
-        return PairMatch("different", None, kept[0].score, None, kept[0].covered)
+        best_offer = min(kept, key=lambda o: o.score)
+        return PairMatch("different", None, best_offer.score, None, best_offer.covered)
     weights = np.array([len(one) for one in firsts], dtype=np.float64)[explained]
     joint = scores[:, explained] @ weights / weights.sum()
     order = np.argsort(joint, kind="stable")
@@ -166,6 +174,15 @@ def _weigh(pairs: Sequence[tuple[Track, Track]], offers: Sequence[_Offer]) -> Pa
         status: Literal["ambiguous", "different"] = "ambiguous" if found <= MATCH_LIMIT_NS else "different"
         return PairMatch(status, None, found, following, count)
     return PairMatch("matched", kept[winner].clock, found, following, count)
+
+
+def _distinct(offers: Sequence[_Offer], time: float) -> list[_Offer]:
+    """Those that differ from all before them."""
+    kept: list[_Offer] = []
+    for offer in offers:
+        if all(abs(offer.clock.at(time) - o.clock.at(time)) > DISTINCT_NS for o in kept):
+            kept.append(offer)
+    return kept
 
 
 def _score_at(first: Track, second: Track, clock: Clock) -> tuple[float, int]:

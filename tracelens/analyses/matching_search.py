@@ -58,8 +58,10 @@ class Candidate:
         return self.score <= CONVINCING_FACTOR * self.typical + CONVINCING_NS
 
 
-def search(source: Axis, target: Axis, around: float, window: float) -> list[tuple[Candidate, int]]:
-    """The distinct clocks under which two tracks fit best, best first, each with the instances it covers.
+def search(source: Axis, target: Axis, around: float, window: float) -> list[tuple[Clock, int]]:
+    """The distinct clocks under which two tracks fit best, mostly best first, each with the instances it covers.
+
+    Clocks that cover too little are left out.
 
     Args:
         source: the shorter track.
@@ -67,7 +69,30 @@ def search(source: Axis, target: Axis, around: float, window: float) -> list[tup
         around: expected time on the target minus time on the source, ns.
         window: how far it may be from that, ns.
     """
-    return _judge(source, target, _candidates(source, target, around, window))
+    middle = median(source.time)
+    needed = max(INSTANCE_MINIMUM, len(source.time) / 2)
+    kept: list[tuple[Candidate, int]] = []
+    for candidate in sorted(_candidates(source, target, around, window), key=lambda c: c.score):
+        if any(abs(candidate.clock.at(middle) - c.clock.at(middle)) <= DISTINCT_NS for c, _ in kept):
+            continue
+        refined = _mend_segments(source, target, candidate)
+        covered = _covered(source, target, refined)
+        if covered >= needed:
+            kept.append((replace(candidate, clock=refined), covered))
+        if len(kept) == 4:
+            break
+    return [(candidate.clock, covered) for candidate, covered in kept]
+
+
+def _covered(source: Axis, target: Axis, clock: Clock) -> int:
+    """How many of the source's instances lie in the common time range."""
+    low, high = target.time[0] - CLIP_NS, target.time[-1] + CLIP_NS
+    ends = source.time[[0, -1]]
+    ends = ends + clock.difference(ends)
+    if len(clock.offset) == 1 and ends[0] >= low and ends[1] <= high:
+        return len(source.time)
+    moved = source.time + clock.difference(source.time)
+    return int(np.count_nonzero((moved >= low) & (moved <= high)))
 
 
 def clipped_mean(source: Axis, target: Axis, clock: Clock) -> tuple[float, int]:
@@ -92,23 +117,6 @@ def _outside_holes(off: Floats) -> npt.NDArray[np.bool_]:
             continue
         kept[begins[run] : ends[run]] = False
     return kept
-
-
-def _judge(source: Axis, target: Axis, candidates: list[Candidate]) -> list[tuple[Candidate, int]]:
-    """Full scores of the distinct best candidates, best first; those that cover too little are left out."""
-    middle = median(source.time)
-    needed = max(INSTANCE_MINIMUM, len(source.time) / 2)
-    kept: list[tuple[Candidate, int]] = []
-    for candidate in sorted(candidates, key=lambda c: c.score):
-        if any(abs(candidate.clock.at(middle) - c.clock.at(middle)) <= DISTINCT_NS for c, _ in kept):
-            continue
-        refined = _mend_segments(source, target, candidate)
-        found, covered = clipped_mean(source, target, refined)
-        if covered >= needed:
-            kept.append((replace(candidate, clock=refined, score=found), covered))
-        if len(kept) == 4:
-            break
-    return sorted(kept, key=lambda pair: pair[0].score)
 
 
 def _candidates(source: Axis, target: Axis, around: float, window: float) -> list[Candidate]:
