@@ -45,8 +45,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def test_several_processes_give_the_same(made: list[str], started: list[Any]) -> None:
     expected = tables(made, threads=1)
     assert started == []
-    assert tables(made, threads=3) == expected
-    assert len(started) == 3 * 3  # for events, launches and ranges
+    assert tables(made, threads=4) == expected
+    assert len(started) == 4 * 3  # for events, launches and ranges
     assert all(one.returncode == -signal.SIGKILL for one in started)
 
 
@@ -58,7 +58,7 @@ def test_where_a_pool_pays() -> None:
     assert count(8, 16, 10**9) == 8
     assert count(8, 5, 10**9) == 5  # no more than there is to do
     assert count(64, 64, 10**9, memory=2 * 10**9) == 5  # each with memory enough
-    assert count(2, 16, 10**9) == 1  # one process already uses two threads
+    assert count(3, 16, 10**9) == 1  # one process already uses two threads
     assert count(8, 16, 10**7) == 1  # read before the others have begun
     assert count(8, 512, 10**7) == 8  # small files, but many
     assert count(8, 16, 10**9, "report") == 1
@@ -87,7 +87,7 @@ def test_a_process_that_is_killed(made: list[str], started: list[Any], monkeypat
         sending(self, worker, task, what, arguments)
 
     monkeypatch.setattr(pool.Pool, "_ask", ask)
-    told = refused(tracelens("info", *made, "--no-cache", "--threads", "3"))
+    told = refused(tracelens("info", *made, "--no-cache", "--threads", "4"))
     assert "the process that read " in told
     assert "rank2.sqlite was killed by signal 9" in told
     assert "--threads" in told
@@ -130,15 +130,15 @@ def test_the_processes_end_with_the_one_that_started_them(
     folder = tmp_path / "tmp"
     folder.mkdir()
     running = subprocess.Popen(
-        [sys.executable, "-c", LIFTED, "skew", *made, "--threads", "3", "--no-cache"],
+        [sys.executable, "-c", LIFTED, "skew", *made, "--threads", "4", "--no-cache"],
         cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(folder)},
     )  # fmt: skip
     deadline = time.monotonic() + 60
     children: list[int] = []
-    while len(children) < 3 and time.monotonic() < deadline and running.poll() is None:
+    while len(children) < 4 and time.monotonic() < deadline and running.poll() is None:
         children = _children(running.pid)
         time.sleep(0.02)
-    assert len(children) == 3
+    assert len(children) == 4
     time.sleep(delay)
     running.send_signal(number)
     _, err = running.communicate(timeout=60)

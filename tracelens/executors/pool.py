@@ -25,8 +25,9 @@ from tracelens.model.event_files import Order
 
 #: Captures of fewer bytes are read before other processes have begun.
 POOL_BYTES = 100_000_000
-#: One process already reads and decodes in two threads: two processes would gain nothing.
-_FEWEST = 3
+#: One process already reads and decodes in two threads, and each more begins with half a second of its own: fewer
+#: processes would gain nothing.
+_FEWEST = 4
 #: A process with less memory would be slow.
 _WORKER_BYTES = 400_000_000
 _BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from tracelens.executors.worker import serve; serve(int(sys.argv[1]))"
