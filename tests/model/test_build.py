@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.running import edit, tracelens
+from tracelens.model.build import _portions
 from tracelens.simulate import Copy, GraphTrace, Kernel, Launch, Process, write_events
 from tracelens.trace import empty_trace, open_trace
 
@@ -144,3 +145,9 @@ def test_a_capture_without_exports_has_all_tables_and_no_rows() -> None:
             "ledger",
         ):
             assert trace.db.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)]
+
+
+def test_launches_of_many_processes_are_put_in_order_in_portions() -> None:
+    assert _portions([]) == []
+    assert _portions([(3, 10)]) == [(3, 3)]
+    assert _portions([(1, 600_000), (2, 600_000), (5, 5_000_000), (6, 1), (9, 2)]) == [(1, 2), (5, 5), (6, 9)]

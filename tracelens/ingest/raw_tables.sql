@@ -47,9 +47,9 @@ CREATE TABLE raw_read (export INTEGER, table_name VARCHAR, kind UTINYINT, rows_r
 CREATE TABLE raw_excluded (export INTEGER, table_name VARCHAR, reason VARCHAR, row_count BIGINT);
 
 -- name: create_launch
--- one row per CUDA API call, on the host's clock; table_name: where it stood
+-- one row per CUDA API call, on the host's clock; table_name: where it stood (one byte a row, in the order of the names)
 CREATE TABLE raw_launch (
-    export INTEGER, table_name VARCHAR, start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
+    export INTEGER, table_name ENUM ('CUPTI_ACTIVITY_KIND_DRIVER', 'CUPTI_ACTIVITY_KIND_RUNTIME'), start_ns BIGINT, end_ns BIGINT, thread BIGINT, correlation BIGINT, string BIGINT
 );
 -- calls that were counted instead of kept, because no event of their export bears their correlation id
 CREATE TABLE raw_launch_aside (export INTEGER, table_name VARCHAR, reason VARCHAR, row_count BIGINT);

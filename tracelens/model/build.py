@@ -45,6 +45,8 @@ _BASE = queries(_HERE / "base.sql")
 _NAMES = queries(_HERE / "names.sql")
 _EVENTS = queries(_HERE / "events.sql")
 _LAUNCHES = queries(_HERE / "launches.sql")
+#: Launches that are put in order at once.
+_PORTION_ROWS = 1_000_000
 _COMMENTS = queries(_HERE / "comments.sql")
 
 
@@ -212,6 +214,8 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     take_notices(db)
     db.execute(_LAUNCHES["defect"])
     db.execute(_LAUNCHES["create"])
+    for low, high in _portions(db.execute(_LAUNCHES["sizes"]).fetchall()):
+        db.execute(_LAUNCHES["append"], {"low": low, "high": high})
     (repeated,) = _row(db, _LAUNCHES["repeated_count"])
     if repeated:
         add_notice(
@@ -252,6 +256,19 @@ def build_launches(db: duckdb.DuckDBPyConnection) -> None:
     tables = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
     ledger.enter_tables(db, tables, db.execute(_LAUNCHES["excluded"]).fetchall())
     db.execute(_LAUNCHES["drop"])
+
+
+def _portions(sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(first, last) of neighbouring processes that have about `_PORTION_ROWS` launches together, from (process, launches)."""
+    portions: list[tuple[int, int]] = []
+    held = _PORTION_ROWS
+    for process, count in sizes:
+        if held >= _PORTION_ROWS:
+            portions.append((process, process))
+            held = 0
+        portions[-1] = (portions[-1][0], process)
+        held += count
+    return portions
 
 
 def read_launches(db: duckdb.DuckDBPyConnection, file: Path) -> None:
