@@ -173,6 +173,8 @@ def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tup
         return
     code, count = np.zeros(len(rows), dtype=np.int64), 1
     for column in columns:
+        if column.min() == column.max():
+            continue
         own, width = numbered(column)
         code, count = numbered(code * width + own)
     order = np.argsort(code.astype(np.min_scalar_type(count - 1)), kind="stable")

@@ -218,25 +218,21 @@ class Context:
         return previous_operations(self.axis_start, self.axis_end, owner, usable, self.operations.order)
 
     @cached_property
-    def _worked(self) -> tuple[Ints, Ints]:
-        """Non-collective busy time before the start and before the end of each operation, on the axis."""
+    def _device(self) -> Ints:
+        """Non-collective busy time between the end of each operation's previous one and its start."""
         tl = self.timeline
         last = tl.places_of(self.operations.recorded.last_event_id)
         ends = begun_before(tl, last, self.axis_end)
         start, end = worked_before(tl, [(self.place, self.axis_start), (ends, self.axis_end)])
-        return start, end
-
-    @cached_property
-    def _device(self) -> Ints:
-        """Non-collective busy time between the end of each operation's previous one and its start."""
-        start, end = self._worked
-        return start - end[self._previous]
+        start -= end[self._previous]
+        return start
 
     @cached_property
     def _host(self) -> Ints:
         """Host and launch parts of gaps there."""
         start, end = (covered_before(self.launching, times) for times in (self.axis_start, self.axis_end))
-        return start - end[self._previous]
+        start -= end[self._previous]
+        return start
 
     def stretches(self, matched: Matched) -> Iterator[Stretches]:
         """Each member's way to each instance, so many instances at a time."""
