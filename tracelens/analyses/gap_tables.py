@@ -73,8 +73,10 @@ class _Lengths:
         self._of_code: defaultdict[int, list[Ints | Codes]] = defaultdict(list)
 
     def add(self, code: Ints, length: Ints) -> None:
-        """Adds gaps."""
-        order = np.argsort(code)
+        """Adds gaps; codes are not negative."""
+        # Codes of one byte are sorted by counting them.
+        few = int(code.max(initial=0)) < 256
+        order = np.argsort(code.astype(np.uint8), kind="stable") if few else np.argsort(code)
         code, length = code[order], length[order]
         # Half the memory: a gap of two seconds is rare.
         narrow = length.astype(np.int32) if int(length.max(initial=0)) < 2**31 else length

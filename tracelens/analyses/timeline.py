@@ -196,7 +196,11 @@ class Timeline:
         return result
 
     def stretches(self, place: int | None = None) -> Iterator[slice]:
-        """Slices of at most `BLOCK` events that cover the timeline, or one rank, in order; none crosses a rank."""
+        """Slices of at most `BLOCK` events that cover the timeline, or one rank, in order; none crosses a rank.
+
+        What touches every event goes by these: temporaries of all events at once cost more time, in fresh pages of
+        memory, than what is worked out in them.
+        """
         ranks = slice(place, None if place is None else place + 1)
         for low, high in zip(self.first[:-1][ranks].tolist(), self.first[1:][ranks].tolist(), strict=True):
             for begin in range(low, high, BLOCK):
