@@ -142,6 +142,13 @@ def test_shipped_maps_are_found_by_name() -> None:
     assert shipped_for("vllm", None) == "default"
 
 
+@pytest.mark.parametrize("name", shipped_maps())
+def test_every_shipped_pattern_is_a_regex(name: str) -> None:
+    """Nobody looks when a map is loaded: a pattern is compiled when a name may match it."""
+    ruleset = load_ruleset(name)
+    assert all(ruleset.pattern(rule).pattern == rule.pattern for rule in ruleset.rules)
+
+
 # Classifying
 
 

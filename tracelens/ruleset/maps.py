@@ -81,13 +81,18 @@ class RuleSet:
         return list(dict.fromkeys(rule.bucket for rule in self.rules))
 
     @cached_property
-    def compiled(self) -> tuple[Any, ...]:
-        """The patterns, compiled, in order.
+    def _compiled(self) -> dict[int, Any]:
+        return {}
+
+    def pattern(self, rule: Rule) -> Any:
+        """The pattern of one of the rules, compiled when it is first asked for: all of them take longer than a short answer.
 
         Raises:
-            RuleError: a pattern is not a regex; names it and its line.
+            RuleError: it is not a regex; names it and its line.
         """
-        return tuple(compile_pattern(rule, self.name) for rule in self.rules)
+        if rule.position not in self._compiled:
+            self._compiled[rule.position] = compile_pattern(rule, self.name)
+        return self._compiled[rule.position]
 
     def classify(self, names: Sequence[str]) -> list[int | None]:
         """Position of the first rule that takes each name; null where none does.
@@ -98,8 +103,9 @@ class RuleSet:
         taken: list[int | None] = [None] * len(names)
         left: Sequence[int] = range(len(names))
         series = as_series(names)
-        for rule, pattern in zip(self.rules, self.compiled, strict=True):
-            found = self._found(rule, pattern, names, candidates(rule.pattern, names, series, left))
+        for rule in self.rules:
+            among = candidates(rule.pattern, names, series, left)
+            found = self._found(rule, self.pattern(rule), names, among) if among else []
             if not found:
                 continue
             for index in found:
@@ -323,7 +329,9 @@ def load_ruleset(rules: str | None = None, engine: str | None = None, model: str
         asked = "/".join(part or "any" for part in (engine, model))
         what = f"has no map for {asked}" if not chosen else "holds several maps"
         raise RuleError(f"{path} {what}: {listed}", "choose one with --engine and --model")
-    _ = chosen[0].compiled  # a pattern that is no regex is refused here, before any trace is read
+    if not name:  # a pattern of the user's that is no regex is refused here, before any trace is read
+        for rule in chosen[0].rules:
+            chosen[0].pattern(rule)
     return chosen[0]
 
 
