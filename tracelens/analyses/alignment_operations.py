@@ -32,7 +32,7 @@ class Operations:
         event_id, last_event_id: int64, its first and last kernel.
         start, end: int64, of the first and the last kernel.
         leave: int64, end of the kernel at which all ranks leave together.
-        name_id, stream, shape: int32, int64, int64, of the first kernel.
+        name_id, stream, shape: of the first kernel, the shape int64.
         family: int32, index into `families`.
         families: (operation, implementation, synchronising).
         payload: uint64, NCCL's communicator id; 0 where none is recorded.
@@ -45,8 +45,8 @@ class Operations:
     start: Ints
     end: Ints
     leave: Ints
-    name_id: Rows
-    stream: Ints
+    name_id: npt.NDArray[np.integer]
+    stream: npt.NDArray[np.integer]
     shape: Ints
     family: Rows
     families: tuple[tuple[str, str, bool], ...]
@@ -81,18 +81,24 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
     head, leads = _heads(trace, names, event_id)
     first, last = at[head], at[leads]
     of_rank = tl.rank_place[first]
+    # Fresh memory costs more than the sums: own times are made where the axis times were gathered.
     shift = tl.shift[of_rank]
-    end = tl.end[last] - shift
-    name_id = tl.name[first].astype(np.int32)
+    start, end = tl.start[first], tl.end[last]
+    start -= shift
+    end -= shift
+    name_id = tl.name[first]
+    streams = tl.stream_number
+    if len(streams) and -(1 << 31) <= int(streams.min()) <= int(streams.max()) < 1 << 31:
+        streams = streams.astype(np.int32)
     operations = Operations(
         owner=np.searchsorted(np.array(ranks), tl.ranks).astype(np.int32)[of_rank],
         event_id=event_id[head],
         last_event_id=event_id[leads],
-        start=tl.start[first] - shift,
+        start=start,
         end=end,
-        leave=end if first is last else tl.end[first] - shift,
+        leave=end if isinstance(head, slice) else tl.end[first] - shift,
         name_id=name_id,
-        stream=tl.stream_number[tl.stream[first]],
+        stream=streams[tl.stream[first]],
         shape=shape[head],
         family=by_name[name_id],
         families=families,
