@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from tests.analyses.oracle_matching import waits as waits_by_hand
 from tests.analyses.oracle_rows import decode_job, with_clocks
-from tracelens.analyses.straggler import Arrivals, Precision, classify, find_straggler, waiting
+from tracelens.analyses.straggler import Arrivals, Precision, _at_least, classify, find_straggler, waiting
 
 SHARP = Precision(100.0, 0.0)
 
@@ -183,3 +184,10 @@ def test_clock_offsets_do_not_reach_the_verdict():
     one = arrivals(came, per_step=17, step_ns=9e5)
     precision = Precision(alignment.sets[0].residual_ns, alignment.sets[0].asymmetry_ns)
     assert find_straggler(one, waiting(one, precision), precision).rank == 2
+
+
+@given(st.integers(1, 400), st.integers(2, 64))
+@settings(max_examples=50, deadline=None)
+def test_tails_are_those_of_the_binomial_distribution(count, members):
+    wins = np.arange(count + 1)
+    assert _at_least(wins, count, 1 / members).tolist() == binom.sf(wins - 1, count, 1 / members).tolist()
