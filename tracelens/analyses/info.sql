@@ -6,12 +6,21 @@ SELECT path, nsys_version, schema_version, hostname, start_utc_ns, graph_trace, 
 
 -- name: ranks
 -- one row per rank; events counted by kind, span from the first event's start to the last one's end
+WITH of_stream AS (
+    -- one row per rank, kind and stream: few, however many events there are
+    SELECT rank, kind, stream, count(*) AS event_count FROM event_row
+    WHERE list_contains($ranks::INTEGER[], rank) GROUP BY rank, kind, stream
+), counted AS (
+    SELECT rank, coalesce(sum(event_count) FILTER (kind = 0), 0)::BIGINT AS kernel_count,
+        coalesce(sum(event_count) FILTER (kind = 1), 0)::BIGINT AS memcpy_count,
+        coalesce(sum(event_count) FILTER (kind = 2), 0)::BIGINT AS memset_count,
+        nullif(count(DISTINCT stream) FILTER (stream >= 0), 0) AS stream_count
+    FROM of_stream GROUP BY rank
+)
 SELECT r.rank, r.dp, r.pp, r.tp, x.path, x.hostname, p.pid, r.device, r.gpu_name, r.rank_source,
-    count(*) FILTER (e.kind = 0) AS kernel_count, count(*) FILTER (e.kind = 1) AS memcpy_count,
-    count(*) FILTER (e.kind = 2) AS memset_count, nullif(count(DISTINCT e.stream) FILTER (e.stream >= 0), 0) AS stream_count
-FROM rank r JOIN export x USING (export) JOIN process p USING (process) JOIN event_row e USING (rank)
-WHERE r.rank IN (SELECT unnest($ranks::INTEGER[]))
-GROUP BY ALL ORDER BY r.rank;
+    c.kernel_count, c.memcpy_count, c.memset_count, c.stream_count
+FROM rank r JOIN export x USING (export) JOIN process p USING (process) JOIN counted c USING (rank)
+ORDER BY r.rank;
 
 -- name: ledger
 -- one row per table that was read

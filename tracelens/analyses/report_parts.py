@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+import numpy as np
 import polars as pl
 
-from tracelens.analyses.alignment import align
-from tracelens.analyses.step_search import find_steps
+from tracelens.analyses.alignment import find_alignment
+from tracelens.analyses.step_search import search_steps
+from tracelens.analyses.timeline import timeline
 from tracelens.trace import LoadedTrace
-
-_SQL = Path(__file__).with_suffix(".sql")
 
 STEPS_SHOWN = 5_000
 STEP_BINS = 300
@@ -160,10 +159,29 @@ def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_B
 
 
 def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the query `arrivals` for collectives outside warm-up steps."""
-    find_steps(trace)
-    align(trace)
-    rows = trace.rows(_SQL, "arrivals")
+    """One row per matched collective operation of a rank outside warm-up steps.
+
+    Returns:
+        communicator, rank, position (in the communicator's sequence), operation, wait_ns, after_first_ns (how long
+        after the first member it arrived), step (null outside all); by communicator, position, rank.
+    """
+    steps = search_steps(trace)
+    rows = (
+        find_alignment(trace)
+        .operations.frame("communicator", "rank", "position", "operation", "wait_ns", "skew_ns", "event_id")
+        .filter(pl.col("wait_ns").is_not_null())
+    )
+    of_event = steps.member[timeline(trace).places_of(rows["event_id"].to_numpy())]
+    number = steps.table["step"].gather(pl.Series(np.where(of_event >= 0, of_event, 0)))
+    rows = rows.select(
+        "communicator",
+        "rank",
+        "position",
+        "operation",
+        "wait_ns",
+        (pl.col("skew_ns") - pl.col("wait_ns")).alias("after_first_ns"),
+        pl.when(pl.Series(of_event >= 0)).then(number).alias("step"),
+    ).sort("communicator", "position", "rank")
     warm = figures.filter("warm_up").select("rank", "step").unique()
     return rows.join(warm, on=["rank", "step"], how="anti", maintain_order="left")
 

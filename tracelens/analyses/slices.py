@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.alignment import Alignment, align
+from tracelens.analyses.alignment import Alignment, find_alignment
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -32,7 +32,7 @@ def event_slices(trace: LoadedTrace, windows: pl.DataFrame) -> pl.DataFrame:
         event_id, rank, stream (-1: none recorded), kind (kernel, memcpy, memset, graph), bucket, name, start_ns and
         duration_ns (aligned, int64), correlation, graph_node, bytes; by rank, stream, start.
     """
-    alignment = align(trace)
+    alignment = find_alignment(trace)
     rows = in_windows(trace, queries(_SQL)["events"], windows)
     return (
         rows.with_columns(
@@ -52,8 +52,13 @@ def wait_slices(trace: LoadedTrace, windows: pl.DataFrame) -> pl.DataFrame:
         event_id (its first kernel), communicator, instance, rank, operation, implementation, arrival_ns,
         last_arrival_ns, end_ns (aligned), is_last (null where the lead is below resolution); by event_id.
     """
-    align(trace)
-    return in_windows(trace, queries(_SQL)["members"], windows)
+    columns = ("event_id", "communicator", "instance", "rank", "operation", "implementation", "start_ns", "arrival_ns")
+    members = find_alignment(trace).operations.frame(*columns, "wait_ns", "aligned_end_ns", "is_last")
+    trace.db.register("slice_member", members.filter(pl.col("wait_ns").is_not_null()).to_arrow())
+    try:
+        return in_windows(trace, queries(_SQL)["members"], windows)
+    finally:
+        trace.db.unregister("slice_member")
 
 
 def parted(events: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
@@ -86,7 +91,7 @@ def parted(events: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
 
 def aligned_windows(trace: LoadedTrace, windows: pl.DataFrame) -> pl.DataFrame:
     """`windows` with start_ns and end_ns on the aligned clock; other columns as they are."""
-    alignment = align(trace)
+    alignment = find_alignment(trace)
     return windows.with_columns(_aligned(alignment, windows, "start_ns"), _aligned(alignment, windows, "end_ns"))
 
 

@@ -15,7 +15,6 @@ ORDER BY e.event_id;
 -- are on the aligned clock. Order: event_id.
 SELECT m.event_id, m.communicator, m.instance, m.rank, m.operation, m.implementation, m.arrival_ns,
     m.arrival_ns + m.wait_ns AS last_arrival_ns, m.aligned_end_ns AS end_ns, m.is_last
-FROM collective_member m
+FROM slice_member m
 JOIN slice_window w ON w.rank = m.rank AND m.start_ns >= w.start_ns AND m.start_ns < w.end_ns
-WHERE m.wait_ns IS NOT NULL
 ORDER BY m.event_id;
