@@ -63,16 +63,18 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None, said: IO
     if process.returncode:
         said.seek(0)
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{said.read().decode(errors='replace')}")
-    # The kernel knows the peak of a single process exactly; of several at once only samples tell.
-    peak_bytes = max(sampled[0], used.ru_maxrss * 1024)
-    return Run(elapsed_s, used.ru_utime + used.ru_stime, peak_bytes, output)
+    return Run(elapsed_s, used.ru_utime + used.ru_stime, sampled[0], output)
 
 
 def _sample(pid: int, peak: list[int], done: threading.Event) -> None:
+    """Of a single process the kernel keeps the peak; of several at once only samples tell.
+
+    Not the peak that wait4 tells: that includes what the process was before it became this program, a copy of ours.
+    """
     while not done.wait(_PAUSE_S):
         members = _tree(pid)
-        if len(members) > 1:
-            peak[0] = max(peak[0], sum(map(_proportional_bytes, members)))
+        together = sum(map(_proportional_bytes, members)) if len(members) > 1 else 0
+        peak[0] = max(peak[0], together, _kilobytes(pid, "status", "VmHWM:"))
 
 
 def _tree(pid: int) -> list[int]:
@@ -89,9 +91,14 @@ def _tree(pid: int) -> list[int]:
 
 def _proportional_bytes(pid: int) -> int:
     """Memory of a process, pages shared by n processes counted 1/n; 0 once it has ended."""
+    return _kilobytes(pid, "smaps_rollup", "Pss:")
+
+
+def _kilobytes(pid: int, file: str, word: str) -> int:
+    """A figure that the kernel tells of a process in kB, in bytes; 0 once it has ended."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
+            if line.startswith(word):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass

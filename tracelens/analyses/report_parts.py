@@ -172,7 +172,7 @@ def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("wait_ns").is_not_null())
     )
     of_event = steps.member[timeline(trace).places_of(rows["event_id"].to_numpy())]
-    number = steps.table["step"].gather(pl.Series(np.where(of_event >= 0, of_event, 0)))
+    number = np.append(steps.table["step"].to_numpy(), 0)[of_event]  # of -1, outside all, it takes the last
     rows = rows.select(
         "communicator",
         "rank",
@@ -180,7 +180,7 @@ def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
         "operation",
         "wait_ns",
         (pl.col("skew_ns") - pl.col("wait_ns")).alias("after_first_ns"),
-        pl.when(pl.Series(of_event >= 0)).then(number).alias("step"),
+        pl.when(pl.Series(of_event >= 0)).then(pl.Series(number, dtype=steps.table.schema["step"])).alias("step"),
     ).sort("communicator", "position", "rank")
     warm = figures.filter("warm_up").select("rank", "step").unique()
     return rows.join(warm, on=["rank", "step"], how="anti", maintain_order="left")
