@@ -12,7 +12,7 @@ from tracelens.analyses.clock import Clock
 from tracelens.analyses.clock_joint import JointFit, Readings
 from tracelens.analyses.matching_communicators import Grouping, RankClock
 from tracelens.analyses.matching_groups import Part
-from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM
+from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS
 from tracelens.frames import Notice
 from tracelens.units import plural
 
@@ -133,7 +133,7 @@ _LEFT_ALONE = (
         "different",
         "collectives-unmatched",
         "no other rank's collectives end together with these, so they get no waits",
-        "Is the capture of another member missing?",
+        f"Is the capture of another member missing, or are clocks of one machine over {WINDOW_BOOT_NS / 1e6:g} ms apart?",
     ),
     (
         "short",
