@@ -361,6 +361,6 @@ def test_overlaps_on_a_stream_are_counted_across_blocks(tmp_path: Path, monkeypa
         kernel("e", 32, 36),
     ]
     for block in (1, 2, 3, 100):
-        monkeypatch.setattr("tracelens.analyses.timeline.BLOCK", block)
+        monkeypatch.setattr("tracelens.analyses.blocks.BLOCK", block)
         with load(rows, tmp_path) as trace:
             assert _overlaps_on_stream(timeline(trace)) == 3

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analyses.drawn_steps import GEMM, NORM, kernel, load
-from tracelens.analyses import timeline_columns, timeline_launches
+from tracelens.analyses import blocks, timeline_columns, timeline_launches
 from tracelens.analyses.timeline import timeline
 from tracelens.analyses.timeline_columns import PairCodes
 from tracelens.analyses.timeline_launches import CallIds, link_events
@@ -66,7 +66,7 @@ def test_links_go_to_the_first_call_with_the_id(
     flat = np.array([one for ids in events for one in ids], np.int64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_launches, "_SMALL", small)
-        patch.setattr(timeline_launches, "_BLOCK", 5)
+        patch.setattr(blocks, "BLOCK", 5)
         link = link_events(known, np.array(process), np.cumsum([0, *map(len, events)]), flat)
     assert link.tolist() == expected
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelens.analyses.blocks import run_starts
 from tracelens.analyses.coverage import Coverage
 from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
-from tracelens.analyses.timeline_columns import run_starts
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.launch_clock import QUEUED_NS, LaunchClock
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 
 CAUSES = (
     "idle",
@@ -84,14 +85,13 @@ def explain(tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, 
         typical: int64 ns [ranks, 2], launch latency of other calls and of graph launches.
         edges: windows and idle between requests.
     """
-    for low in range(0, len(occ), BLOCK):
-        yield _explain(tl, occ, launches, typical, edges, low)
+    for part in blocks(0, len(occ)):
+        yield _explain(tl, occ, launches, typical, edges, part)
 
 
 def _explain(
-    tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, edges: StepEdges, low: int
+    tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, edges: StepEdges, part: slice
 ) -> GapSlice:
-    part = slice(low, low + BLOCK)
     before, after = occ.before[part], occ.after[part]
     dry, start = tl.end[before], tl.start[after]
     row, boundary = _windows(edges, dry, start)
@@ -105,7 +105,7 @@ def _explain(
     if len(launches.begin) == 0:
         cause[rest] = np.where(cause[rest] == IN_GRAPH, UNKNOWN, cause[rest])
         none = np.empty(0, np.int64)
-        return GapSlice(low, row, cause, none, none, none, none)
+        return GapSlice(part.start, row, cause, none, none, none, none)
     call = tl.launch[after]
     safe = np.maximum(call, 0)
     usable = (call >= 0) & launches.usable[safe]
@@ -125,7 +125,7 @@ def _explain(
     parts = np.isin(cause[rest[led]], (IDLE, STEP_BOUNDARY, HOST_LATE, LAUNCH_LATENCY))
     launched = np.minimum(start, np.maximum(end, begin + latency)) - np.maximum(begin, dry)
     return GapSlice(
-        low=low,
+        low=part.start,
         row=row,
         cause=cause,
         led=rest[led],

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.blocks import run_starts
 from tracelens.analyses.gap_causes import CAUSES, HOST_LATE, LAUNCH_LATENCY, NULL, StepEdges, explain
 from tracelens.analyses.launch_clock import HostClock, LaunchClock, launch_clock, typical_latency
 from tracelens.analyses.occupancy import Occupancy, occupancy
 from tracelens.analyses.registered import register
 from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
-from tracelens.analyses.timeline_columns import run_starts
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 from tracelens.units import plural

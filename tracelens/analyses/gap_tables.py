@@ -14,13 +14,13 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from tracelens.analyses.blocks import blocks, run_starts
 from tracelens.analyses.gap_causes import CAUSES, NULL
 from tracelens.analyses.gap_search import Gaps, nullable
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import search_steps
-from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline
-from tracelens.analyses.timeline_columns import run_starts
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 from tracelens.trace import LoadedTrace
 
 
@@ -52,8 +52,8 @@ class CutGaps:
 
     def blocks(self) -> Iterator[tuple[Codes | Ints, Ints]]:
         """(gap, length in ns) of all parts, block by block."""
-        for low in range(0, len(self), BLOCK):
-            gap, start, end = self.parts(slice(low, low + BLOCK))
+        for part in blocks(0, len(self)):
+            gap, start, end = self.parts(part)
             yield gap, end - start
 
     def of_gaps(self, gaps: Ints) -> tuple[Ints, Ints]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.host_offset import LIMIT_NS
-from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline
+from tracelens.analyses.timeline import Codes, Ints, Timeline
 
 _BLOCKING = re.compile(r"cudaMemcpy(2D|3D)?(_|$)|cuMemcpyDtoH_")
 """Copies that return once the data is there, where they lead to the host."""
@@ -56,7 +57,7 @@ class DeviceClocks:
 
     def time(self, events: Codes | Ints, axis: Ints) -> Ints:
         """Times of events on the axis as the clock of their device tells them."""
-        parts = [slice(low, low + BLOCK) for low in range(0, len(events), BLOCK)]
+        parts = blocks(0, len(events))
         return np.concatenate([np.empty(0, np.int64), *(self._time(events[part], axis[part]) for part in parts)])
 
     def _time(self, events: Codes | Ints, axis: Ints) -> Ints:

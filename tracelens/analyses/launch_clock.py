@@ -14,10 +14,11 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.host_offset import Observed, Offset, offsets
 from tracelens.analyses.host_waits import DeviceClocks, waits_of
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import BLOCK, Codes, Flags, Ints, Timeline
+from tracelens.analyses.timeline import Codes, Flags, Ints, Timeline
 
 TYPICAL_NS = 10_000
 """Launch latency of a rank that shows too few launches into an idle device."""
@@ -113,8 +114,7 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
                 waits.lag[here],
             )
         )
-        for low in range(0, len(call), BLOCK):
-            part = slice(low, low + BLOCK)
+        for part in blocks(0, len(call)):
             own = call[part]
             which = np.searchsorted([each.start_ns for each in found], start[part], side="right") - 1
             ahead = np.array([each.ahead_ns for each in found], np.int64)[which]
@@ -132,11 +132,11 @@ def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClo
 def _calls_of(tl: Timeline, first: Codes, wanted: Flags) -> Codes:
     """The calls whose first event is on one of the `wanted` ranks, ascending."""
     found = [np.empty(0, np.int32)]
-    for low in range(0, len(first), BLOCK):
-        event = first[low : low + BLOCK]
+    for part in blocks(0, len(first)):
+        event = first[part]
         launched = np.flatnonzero(event < len(tl))
         mine = launched[wanted[tl.rank_place[event[launched]]]]
-        found.append((low + mine).astype(np.int32))
+        found.append((part.start + mine).astype(np.int32))
     return np.concatenate(found)
 
 
@@ -151,11 +151,11 @@ def _ended_by_a_launch(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> I
     """Places of the gaps that the first event of a call ended: of a replay only that tells how long its launch took."""
     found = [np.empty(0, np.int64)]
     if len(launches.first):
-        for low in range(0, len(occ), BLOCK):
-            after = occ.after[low : low + BLOCK]
+        for part in blocks(0, len(occ)):
+            after = occ.after[part]
             call = tl.launch[after]
             # Events without a call have code -1, which is some call that they are not the first event of.
-            found.append(low + np.flatnonzero((launches.first[call] == after) & (call >= 0)))
+            found.append(part.start + np.flatnonzero((launches.first[call] == after) & (call >= 0)))
     return np.concatenate(found)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.clock import Floats, Ints
 from tracelens.analyses.matching_tracks import BLOCK, CLIP_NS, KEY_SPAN, guess_nearest, reach_of, search_nearest
 
@@ -96,13 +97,12 @@ def _partners(timeline: Ints, reach: Ints, axis: Ints) -> tuple[Ints, Bools]:
     own_reach = reach_of(axis)
     entry = np.empty(len(axis), dtype=np.int64)
     mutual = np.empty(len(axis), dtype=bool)
-    for begin in range(0, len(axis), BLOCK):
-        part = slice(begin, begin + BLOCK)
+    for part in blocks(0, len(axis), BLOCK):
         entry[part], distance = guess_nearest(timeline, reach, axis[part])
         mutual[part] = distance < own_reach[part]
         unsure = np.flatnonzero(~mutual[part])
         if len(unsure):
             back, _ = search_nearest(axis, timeline[entry[part][unsure]])
-            mutual[begin + unsure] = back == begin + unsure
+            mutual[part.start + unsure] = back == part.start + unsure
         mutual[part] &= distance <= CLIP_NS
     return entry, mutual

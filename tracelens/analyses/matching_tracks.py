@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.clock import Clock, Floats, Ints, median
 
 CLIP_NS = 20_000.0
@@ -132,8 +133,7 @@ class Axis:
         off = np.empty(count, dtype=np.float64)
         common = np.ones(count, dtype=bool)
         low, high = self.time[0] - CLIP_NS, self.time[-1] + CLIP_NS
-        for begin in range(0, count, BLOCK):
-            part = slice(begin, begin + BLOCK)
+        for part in blocks(0, count, BLOCK):
             own = time[part]
             moved = own + clock.difference(own)
             if moved.min() < low or moved.max() > high:

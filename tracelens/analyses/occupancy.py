@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.analyses.timeline import BLOCK, Codes, Ints, Timeline, timeline
+from tracelens.analyses.blocks import blocks
+from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
 from tracelens.trace import LoadedTrace
 
 _NOTHING = np.iinfo(np.int64).min
@@ -34,8 +35,7 @@ class Occupancy:
 
     def longer_than(self, least_ns: int) -> Ints:
         """Places of the gaps longer than `least_ns`."""
-        lows = range(0, len(self), BLOCK)
-        found = [low + np.flatnonzero(self.lengths(slice(low, low + BLOCK)) > least_ns) for low in lows]
+        found = [part.start + np.flatnonzero(self.lengths(part) > least_ns) for part in blocks(0, len(self))]
         return np.concatenate([np.empty(0, np.int64), *found])
 
     def lengths(self, part: slice) -> Ints:

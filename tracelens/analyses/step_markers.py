@@ -14,9 +14,9 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from tracelens.analyses.blocks import run_starts
 from tracelens.analyses.step_grammar import PATTERN, Batch, read_batch
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
-from tracelens.analyses.timeline_columns import run_starts
 from tracelens.errors import SelectionError, UsageError
 
 if TYPE_CHECKING:

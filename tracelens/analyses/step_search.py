@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.blocks import run_starts
 from tracelens.analyses.occupancy import occupancy
 from tracelens.analyses.registered import register
 from tracelens.analyses.step_choice import choose_marker
@@ -24,7 +25,6 @@ from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
 from tracelens.analyses.step_windows import Windows, cut_windows
 from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
-from tracelens.analyses.timeline_columns import run_starts
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 

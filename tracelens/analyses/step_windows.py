@@ -15,11 +15,11 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import AlignedClock
+from tracelens.analyses.blocks import run_starts
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, common_idle
 from tracelens.analyses.step_numbering import number_steps
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
-from tracelens.analyses.timeline_columns import run_starts
 
 _VOTES = 8
 """So many instances a step tell which steps of two ranks are the same."""

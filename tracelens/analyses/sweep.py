@@ -17,6 +17,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tracelens.analyses.blocks import run_starts
+
 Ints = NDArray[np.int64]
 
 _NOTHING_YET = np.iinfo(np.int64).min // 2
@@ -110,7 +112,7 @@ class Sweep:
             some = length > 0
             lane, start_ns, end_ns = lane[some], start_ns[some], end_ns[some]
         if len(lane):
-            begins = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+            begins = run_starts(lane)
             mine = lane[begins]
             self._first[mine] = np.minimum(self._first[mine], start_ns[begins])
             self._last[mine] = np.maximum(self._last[mine], np.maximum.reduceat(end_ns, begins))
@@ -141,7 +143,7 @@ def beyond_earlier(lane: Ints, start_ns: Ints, end_ns: Ints, latest: Ints) -> In
     The running maximum restarts at each lane: ends are taken relative to the batch's first start and raised by a
     multiple of the lane's place that no end can reach. Lanes for which that multiple would leave 64 bits go one by one.
     """
-    first = np.flatnonzero(np.concatenate(([True], lane[1:] != lane[:-1])))
+    first = run_starts(lane)
     if len(first) <= _FEW_LANES:
         return _lane_by_lane(lane, start_ns, end_ns, latest, first)
     base = int(start_ns.min())

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, batches, one_number, read_columns, run_starts
+from tracelens.analyses.blocks import blocks, run_starts
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, batches, one_number, read_columns
 from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
 __all__ = [
-    "BLOCK",
     "GRAPH",
     "KERNEL",
     "MEMCPY",
@@ -39,9 +39,6 @@ __all__ = [
 Flags = npt.NDArray[np.bool_]
 
 _BEYOND = np.iinfo(np.int64).max
-
-BLOCK = 1 << 17
-"""So many events at a time: what is worked out of them fits into the processor's cache, and so does no harm to memory."""
 
 KERNEL, MEMCPY, MEMSET, GRAPH = 0, 1, 2, 3
 """Kinds of events, as in the model."""
@@ -196,15 +193,14 @@ class Timeline:
         return result
 
     def stretches(self, place: int | None = None) -> Iterator[slice]:
-        """Slices of at most `BLOCK` events that cover the timeline, or one rank, in order; none crosses a rank.
+        """Slices of at most `blocks.BLOCK` events that cover the timeline, or one rank, in order; none crosses a rank.
 
         What touches every event goes by these: temporaries of all events at once cost more time, in fresh pages of
         memory, than what is worked out in them.
         """
         ranks = slice(place, None if place is None else place + 1)
         for low, high in zip(self.first[:-1][ranks].tolist(), self.first[1:][ranks].tolist(), strict=True):
-            for begin in range(low, high, BLOCK):
-                yield slice(begin, min(begin + BLOCK, high))
+            yield from blocks(low, high)
 
     def place_of(self, part: slice) -> int:
         """Place of the rank of a stretch."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks, run_starts
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -133,19 +134,9 @@ class PairCodes:
         if not bool((order[1:] > order[:-1]).all()):
             place = np.empty(len(order), self._code.dtype)
             place[order] = np.arange(len(order), dtype=self._code.dtype)
-            for low in range(0, len(self._code), _BATCH_ROWS):
-                part = slice(low, low + _BATCH_ROWS)
+            for part in blocks(0, len(self._code)):
                 self._code[part] = place[self._code[part]]
         return self._code, pairs[order]
-
-
-def run_starts(*columns: npt.NDArray[Any]) -> Ints:
-    """Places of the rows that differ from the row before, the first among them, int64."""
-    changes = np.zeros(len(columns[0]), bool)
-    changes[:1] = True
-    for values in columns:
-        changes[1:] |= values[1:] != values[:-1]
-    return np.flatnonzero(changes)
 
 
 def narrowest(count: int) -> npt.DTypeLike:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches, run_starts
+from tracelens.analyses.blocks import blocks, run_starts
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches
 from tracelens.trace import LoadedTrace
 
 _SPARSE = 4
@@ -17,8 +18,6 @@ _SPARSE = 4
 
 _SMALL = 1_000_000
 """Or where it has no more cells than this."""
-
-_BLOCK = 1 << 17
 
 _NEVER = np.iinfo(np.int64).min
 
@@ -127,8 +126,7 @@ def link_events(
     for process, low, high in zip(process_of_rank.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True):
         if process not in known:
             known = {process: _Finder(calls, process)}
-        for begin in range(low, high, _BLOCK):
-            part = slice(begin, min(begin + _BLOCK, high))
+        for part in blocks(low, high):
             own = correlation[part]
             # The nodes of a replay follow each other under one id: look up each run once.
             runs = run_starts(own)
