@@ -164,6 +164,7 @@ def test_what_the_bounds_leave_open_is_told(tmp_path: Path) -> None:
         assert answer.provenance["undecided_ns"] == 38 * 6 * US
         (notice,) = (notice for notice in answer.notices if notice.code == "host-clock")
         assert "to within 3.5 us" in notice.message
+        assert notice.count is None  # a time is no count
     with load(rounds(0, 4, 1), tmp_path) as trace:
         assert gaps(trace).provenance["undecided_ns"] == 0
         assert "host-clock" not in {notice.code for notice in gaps(trace).notices}

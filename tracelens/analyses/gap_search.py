@@ -217,8 +217,6 @@ def _notices(tl: Timeline, launches: LaunchClock, undecided_ns: int, either_ns: 
                 "info",
                 f"the host's clock is known to within {_within(launches)} us of the devices': {undecided_ns / 1e6:.3f} of "
                 f"{either_ns / 1e6:.3f} ms of host_late and launch_latency lie too near for telling one from the other",
-                "",
-                undecided_ns,
             )
         )
     overlaps = _overlaps_on_stream(tl)
