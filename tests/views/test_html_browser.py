@@ -155,6 +155,25 @@ def test_steps_zoom_by_dragging_and_reset(page: chromium.Chromium) -> None:
     assert page.run("document.querySelector('#steps .bar > button.tools').hidden")
 
 
+def test_an_axis_of_little_span_tells_its_ticks_apart(browser: chromium.Chromium, tmp_path: Path) -> None:
+    """Steps of 2.020 to 2.032 ms: no two ticks read alike, nor do the median and the 99th percentile."""
+    full = report_result(steps=40)
+    points = full.tables["step_points"].with_columns(
+        (2_020_000 + pl.col("step") % 13 * 1_000).cast(pl.Int64).alias("step_ns"), pl.lit("decode").alias("phase")
+    )
+    summary = full.tables["summary"].with_columns(
+        pl.lit(2_026_388).alias("p50_ns"), pl.lit(2_030_900).alias("p99_ns")
+    )
+    browser.open(
+        write_report(ReportResult({"step_points": points, "summary": summary}), tmp_path / "r.html", version="1")
+    )
+    ticks = browser.run("[...document.querySelectorAll('#steps svg text[text-anchor=end]')].map(t => t.textContent)")
+    assert len(ticks) > 2
+    assert len(set(ticks)) == len(ticks)
+    labels = browser.run("[...document.querySelectorAll('#steps svg text.strong')].map(t => t.textContent)")
+    assert labels == ["p50 2.026", "p99 2.031"]
+
+
 def test_timeline_zooms_and_switches(page: chromium.Chromium) -> None:
     picture = "document.querySelector('#timeline canvas').toDataURL()"
     first = page.run(picture)

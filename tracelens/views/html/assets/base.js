@@ -167,9 +167,11 @@ function scaleFor(largest) {
   if (size < 1e3) return { unit: "ns", divisor: 1 };
   return size < 1e6 ? { unit: "us", divisor: 1e3 } : { unit: "ms", divisor: 1e6 };
 }
+// All digits that the value has: neighbours on an axis of little span differ in the last ones alone.
 function tickText(value) {
-  const size = Math.abs(value);
-  return number(value, size >= 100 || Number.isInteger(value) ? 0 : size >= 1 ? (Number.isInteger(value * 10) ? 1 : 2) : 3).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  let decimals = 0;
+  while (decimals < 9 && Math.abs(+value.toFixed(decimals) - value) > Math.abs(value) * 1e-9) decimals++;
+  return number(value, decimals);
 }
 function timeAxis(root, low, high, toX, top, bottom, width) {
   const { unit, divisor } = scaleFor(high);

@@ -78,7 +78,7 @@ function points(figure, bar, block) {
           const y = toY(value), textY = Math.min(y + 4, previous - 13);
           previous = textY;
           root.append(svg("line", { x1: left, x2: width - right, y1: y, y2: y, stroke: css("--ink"), "stroke-width": 1.2, "stroke-dasharray": name === "p50_ns" ? null : "5 4" }));
-          root.append(svg("text", { class: "strong", x: width - right + 6, y: textY }, `${label} ${tickText(+(value / divisor).toFixed(2))}`));
+          root.append(svg("text", { class: "strong", x: width - right + 6, y: textY }, `${label} ${tickText(+(value / divisor).toPrecision(4))}`));
         }
       }
     }
