@@ -1,4 +1,4 @@
-"""How much memory may be used."""
+"""How much memory may be used, and whether it was too little."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def default_bytes() -> int:
     except (ValueError, OSError):
         whole = _UNKNOWN_BYTES
     return min(whole // 2, _MOST_BYTES)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error says that there was not enough memory; DuckDB's own is known by name, without importing it."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException"
 
 
 def bytes_of(text: str) -> int:

@@ -161,9 +161,7 @@ def test_an_axis_of_little_span_tells_its_ticks_apart(browser: chromium.Chromium
     points = full.tables["step_points"].with_columns(
         (2_020_000 + pl.col("step") % 13 * 1_000).cast(pl.Int64).alias("step_ns"), pl.lit("decode").alias("phase")
     )
-    summary = full.tables["summary"].with_columns(
-        pl.lit(2_026_388).alias("p50_ns"), pl.lit(2_030_900).alias("p99_ns")
-    )
+    summary = full.tables["summary"].with_columns(pl.lit(2_026_388).alias("p50_ns"), pl.lit(2_030_900).alias("p99_ns"))
     browser.open(
         write_report(ReportResult({"step_points": points, "summary": summary}), tmp_path / "r.html", version="1")
     )

@@ -76,7 +76,9 @@ def _run(arguments: list[str], interrupted: Callable[[], bool]) -> int:
         if interrupted():
             _say("interrupted", "")
             return INTERRUPTED
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":  # DuckDB's, unimported
+        from tracelens.memory import ran_out
+
+        if ran_out(error):
             _say("not enough memory", "Look at less with --time or --ranks, or give more with --memory.")
             return CANNOT
         import traceback

@@ -126,10 +126,7 @@ class Cluster:
         for worker, version in sorted(versions.items()):
             if version != __version__:
                 seen = version if isinstance(version, str) else "no tracelens"
-                raise ExecutorError(
-                    f"the worker {worker} has {seen}, and this is {__version__}: both must be the same",
-                    f"On the workers: pip install nsys-tracelens=={__version__}",
-                )
+                raise _differs(f"the worker {worker}", seen, __version__)
 
     def _workers(self) -> dict[str, Any]:
         workers: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
@@ -293,13 +290,17 @@ def _absolute(one: Portion) -> Portion:
     return replace(one, found=tuple(replace(file, path=file.path.absolute()) for file in one.found))
 
 
+def _differs(worker: str, seen: str, wanted: str) -> ExecutorError:
+    return ExecutorError(
+        f"{worker} has {seen}, and this is {wanted}: both must be the same",
+        f"On the workers: pip install nsys-tracelens=={wanted}",
+    )
+
+
 def _check_here(version: str, of: Portion) -> None:
     """That this worker can read a portion."""
     if version != __version__:
-        raise ExecutorError(
-            f"the worker on {_host()} has {__version__}, and this is {version}: both must be the same",
-            f"On the workers: pip install nsys-tracelens=={version}",
-        )
+        raise _differs(f"the worker on {_host()}", __version__, version)
     for one in of.found:
         if not os.access(one.path, os.R_OK):
             raise InputError(f"{one.shown}: cannot be read on the worker {_host()}", _SHARED)

@@ -15,6 +15,7 @@ from tracelens.executors import portion
 from tracelens.executors.means import Means
 from tracelens.executors.portion import RUNS_SHARE, PartRequest, Portion, Told
 from tracelens.ingest.event_runs import EventRuns, ScratchError
+from tracelens.memory import ran_out
 from tracelens.model.event_files import Order
 
 
@@ -76,7 +77,7 @@ def _listen(connection: Connection, asked: SimpleQueue[tuple[str, tuple[Any, ...
 
 def _sendable(error: Exception) -> BaseException:
     """The error with its traceback in words: the other process sees no other."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryException":  # DuckDB's
+    if ran_out(error):
         return MemoryError(str(error))
     error.add_note("".join(traceback.format_exception(error)))
     try:
