@@ -14,10 +14,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import duckdb
 
+from tracelens.array_room import ArrayRoom
 from tracelens.errors import ExecutorError
 from tracelens.executors import crew, pool
 from tracelens.executors.crew import Crew
@@ -34,6 +36,9 @@ __all__ = ["LOCAL", "Loaded", "Means", "connect", "open_captures"]
 #: Captures of fewer bytes, or events, are read in less time than a stored load is worth.
 _SMALL_BYTES, _FEW_EVENTS = 8_000_000, 200_000
 _EVENT_FILES = "events-*.parquet"
+#: Of the memory allowed, what an analysis may hold in arrays of all events, and DuckDB beside it; the rest is for the
+#: program and what it works on at the moment.
+_ARRAYS_SHARE, _TABLES_SHARE = 0.25, 0.5
 #: A cluster is taken to have so many workers: how many it has changes while it works.
 _CLUSTER_WORKERS = 32
 
@@ -54,6 +59,26 @@ class Loaded:
     means: Means
     remarks: list[Notice] = field(default_factory=list)
     _load: cache.Load | None = None
+
+    @cached_property
+    def room(self) -> ArrayRoom:
+        """Where arrays with an element for each event are made; from the first on, DuckDB has less for itself."""
+        limit = self.means.limit_bytes
+        self.db.execute("SET memory_limit = ?", [f"{int(_TABLES_SHARE * limit)}B"])
+        return ArrayRoom(int(_ARRAYS_SHARE * limit), self._beside)
+
+    @property
+    def room_remarks(self) -> list[Notice]:
+        """What arrays that had no room in memory meant."""
+        if "room" not in self.__dict__:
+            return []
+        told = [_arrays_spilled(self.room.spilled_bytes)] if self.room.spilled_bytes else []
+        return told + ([_in_memory(self.room.failure)] if self.room.failure else [])
+
+    @property
+    def _beside(self) -> Path:
+        """Where temporary files go."""
+        return self._load.folder.parent if self._load is not None else Path(tempfile.gettempdir())
 
     def ensure(self, part: Part) -> None:
         """Makes the table `launch` or `nvtx`: from the stored load, or from the captures, for the next time too."""
@@ -106,7 +131,7 @@ class Loaded:
 
     def _fill(self, part: Part, file: Path | None = None) -> None:
         """Fills the raw tables of a part from the captures; rows of NVTX may go to a file meanwhile."""
-        base = self._load.folder.parent if self._load is not None else Path(tempfile.gettempdir())
+        base = self._beside
         hired = _hire(self.exports.found, self.means, base)
         if hired is not None:
             try:
@@ -388,6 +413,15 @@ def _spilled(size_bytes: int) -> Notice:
         "memory-exceeded",
         "info",
         f"{size_bytes / 1e6:,.0f} MB of events went through the disk while they were loaded, to keep within the memory allowed",
+        "Allow more with --memory.",
+    )
+
+
+def _arrays_spilled(size_bytes: int) -> Notice:
+    return Notice(
+        "memory-exceeded",
+        "info",
+        f"{size_bytes / 1e6:,.0f} MB of arrays lay in temporary files, to keep within the memory allowed",
         "Allow more with --memory.",
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 import duckdb
 import polars as pl
 
+from tracelens.array_room import ArrayRoom
 from tracelens.errors import RankError
 from tracelens.frames import Notice
 from tracelens.ingest import discover, raw
@@ -152,8 +153,18 @@ class LoadedTrace:
 
     @property
     def remarks(self) -> tuple[Notice, ...]:
-        """What slowed the load down on this machine; it changes no answer, so no answer holds it."""
-        return tuple(self._loaded.remarks)
+        """What slowed the work down on this machine so far; it changes no answer, so no answer holds it."""
+        return (*self._loaded.remarks, *self._loaded.room_remarks)
+
+    @property
+    def room(self) -> ArrayRoom:
+        """Where arrays with an element for each event, or each call, are made."""
+        return self._loaded.room
+
+    @property
+    def threads(self) -> int:
+        """How many threads may work at once."""
+        return self.options.threads or self._loaded.means.thread_count
 
     @property
     def notices(self) -> tuple[Notice, ...]:

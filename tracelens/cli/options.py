@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from tracelens.api import Trace
+    from tracelens.frames import Notice
 
 Format = Literal["table", "json", "csv", "parquet", "markdown"]
 _WHAT = "What to look at"
@@ -55,6 +56,7 @@ class Asked:
     traces: tuple[str, ...]
     options: dict[str, Any]
     output: Output
+    _loaded: list[tuple[Trace, int]] = field(default_factory=list)
 
     def load(self, traces: tuple[str, ...] | None = None) -> Trace:
         """The capture, loaded; progress is shown on a terminal."""
@@ -63,13 +65,24 @@ class Asked:
 
         with on_terminal() as progress:
             trace = load(traces if traces is not None else self.traces, progress=progress, **self.options)
-        if trace.remarks:  # of this machine, not of the capture: no answer holds them
-            import sys
-
-            from tracelens.views.terminal import notices
-
-            notices(trace.remarks, sys.stderr)
+        self._loaded.append((trace, len(trace.remarks)))
+        _remark(trace.remarks)
         return trace
+
+    def finish(self) -> None:
+        """Tells what slowed the work down since the captures were loaded."""
+        for trace, told in self._loaded:
+            _remark(trace.remarks[told:])
+
+
+def _remark(remarks: tuple[Notice, ...]) -> None:
+    """Tells what is of this machine, not of the capture, and so in no answer."""
+    if remarks:
+        import sys
+
+        from tracelens.views.terminal import notices
+
+        notices(remarks, sys.stderr)
 
 
 def _trace_options(
@@ -248,14 +261,19 @@ def _with(
     return command
 
 
+def _finished(own: Callable[..., Any], asked: Asked, given: dict[str, Any]) -> Any:
+    code = own(asked, **given)
+    asked.finish()
+    return code
+
+
 def over_trace(own: Callable[..., Any]) -> Callable[..., Any]:
     """Turns `own(asked, **its options)` into a command over TRACE... with every shared option."""
     leading = [inspect.Parameter("traces", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Traces)]
 
     def call(given: dict[str, Any]) -> Any:
         traces = tuple(given.pop("traces") or ())
-        asked = Asked(traces, _called(_trace_options, given), _called(_output_options, given))
-        return own(asked, **given)
+        return _finished(own, Asked(traces, _called(_trace_options, given), _called(_output_options, given)), given)
 
     return _with(own, [*_parameters(_trace_options), *_parameters(_output_options)], leading, call)
 
@@ -266,8 +284,7 @@ def over_trace_to_file(own: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(given: dict[str, Any]) -> Any:
         traces = tuple(given.pop("traces") or ())
-        asked = Asked(traces, _called(_trace_options, given), _called(_file_options, given))
-        return own(asked, **given)
+        return _finished(own, Asked(traces, _called(_trace_options, given), _called(_file_options, given)), given)
 
     return _with(own, [*_parameters(_trace_options), *_parameters(_file_options)], leading, call)
 
@@ -276,7 +293,7 @@ def over_trace_options(own: Callable[..., Any]) -> Callable[..., Any]:
     """As `over_trace`, for commands that name their captures in arguments of their own."""
 
     def call(given: dict[str, Any]) -> Any:
-        return own(Asked((), _called(_trace_options, given), _called(_output_options, given)), **given)
+        return _finished(own, Asked((), _called(_trace_options, given), _called(_output_options, given)), given)
 
     return _with(own, [*_parameters(_trace_options), *_parameters(_output_options)], [], call)
 
