@@ -70,6 +70,8 @@ class ArrayRoom:
 
     def let_go(self) -> None:
         """Takes the pages of files out of the process; they stay in the system's cache as long as that has room."""
+        if not self.spilled_bytes:
+            return
         with self._lock:
             for pages in list(self._files):
                 pages.madvise(mmap.MADV_DONTNEED)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from tests.running import REAL, needs_real
 from tracelens.analyses.gap_search import _overlaps_on_stream, find_gaps
 from tracelens.analyses.gap_tables import _Lengths
 from tracelens.analyses.gaps import CAUSES, gaps
-from tracelens.analyses.occupancy import _gaps_of, occupancy
+from tracelens.analyses.occupancy import _build, occupancy
 from tracelens.analyses.step_summary import whole_ns
 from tracelens.analyses.steps import find_steps, steps
-from tracelens.analyses.timeline import timeline
+from tracelens.analyses.timeline import Timeline, timeline
+from tracelens.array_room import ArrayRoom
 from tracelens.simulate import (
     GraphTrace,
 )
@@ -236,7 +237,7 @@ def test_every_idle_nanosecond_has_one_cause(
         parts = every.gaps.filter(pl.col("host_part_ns").is_not_null())
         assert (parts["host_part_ns"] + parts["launch_part_ns"] <= parts["gap_ns"]).all()
         occ, tl = occupancy(trace), timeline(trace)
-        assert (occ.gap_end > occ.gap_start).all()
+        assert (occ.lengths(slice(0, len(occ))) > 0).all()
         assert (tl.rank_place[occ.before] == tl.rank_place[occ.after]).all()
 
 
@@ -288,19 +289,38 @@ def test_queued_kernels_of_a_real_capture_are_back_to_back() -> None:
 # Figures of many gaps
 
 
-@settings(deadline=None)
-@given(
-    blocks=st.lists(
-        st.lists(st.tuples(st.integers(0, 4), st.sampled_from([1, 2, 3, 7, 1000, 2**31, 2**40])), max_size=12),
-        max_size=5,
-    )
+LENGTHS = st.lists(
+    st.tuples(st.sampled_from([0, 1, 2, 3, 4, 700]), st.sampled_from([1, 2, 3, 7, 1000, 2**31, 2**40])), max_size=60
 )
-def test_lengths_put_together_block_by_block(blocks: list[list[tuple[int, int]]]) -> None:
-    lengths = _Lengths()
-    for block in blocks:
-        lengths.add(*np.array(block, np.int64).reshape(-1, 2).T)
-    every = pl.DataFrame([row for block in blocks for row in block], schema=["code", "ns"], orient="row")
-    told = lengths.frame()
+
+
+class DrawnGaps:
+    """Gaps of the given lengths, all of one rank."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = np.array(lengths, np.int64)
+        trace = SimpleNamespace(threads=2)
+        self.occupancy = SimpleNamespace(
+            longer_than=lambda least_ns: np.flatnonzero(self.lengths > least_ns), timeline=SimpleNamespace(trace=trace)
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def parts(self, part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return np.arange(part.start, part.stop), 5 * self.lengths[part], 6 * self.lengths[part]
+
+
+@settings(deadline=None)
+@given(rows=LENGTHS, block=st.integers(1, 20))
+def test_lengths_put_together_block_by_block(rows: list[tuple[int, int]], block: int) -> None:
+    codes = np.array([code for code, _ in rows], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelens.analyses.blocks.BLOCK", block)
+        lengths = _Lengths(DrawnGaps([ns for _, ns in rows]), ArrayRoom(1 << 30, Path()))  # type: ignore[arg-type]
+        lengths.add(lambda gaps: codes[gaps])
+        told = lengths.frame()
+    every = pl.DataFrame(rows, schema=["code", "ns"], orient="row")
     expected = (
         every.cast(pl.Int64)
         .group_by("code")
@@ -316,32 +336,59 @@ def test_lengths_put_together_block_by_block(blocks: list[list[tuple[int, int]]]
     assert told.rows() == expected.rows()
 
 
+EVENTS_OF_RANK = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=25)
+
+
 @settings(deadline=None)
-@given(
-    events=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=25),
-    cuts=st.sets(st.integers(1, 24)),
-)
-def test_gaps_do_not_depend_on_blocks(events: list[tuple[int, int]], cuts: set[int]) -> None:
+@given(ranks=st.lists(EVENTS_OF_RANK, min_size=1, max_size=3), block=st.integers(1, 8), threads=st.integers(1, 3))
+def test_gaps_do_not_depend_on_blocks(ranks: list[list[tuple[int, int]]], block: int, threads: int) -> None:
     """Against walking the events one by one: a gap stands between who ended last, of equals the later, and who starts."""
-    events.sort(key=lambda one: one[0])
-    expected, last = [], -1
-    for place, (start, length) in enumerate(events):
-        if length == 0:
-            continue
-        if last >= 0 and start > sum(events[last]):
-            expected.append((last, place))
-        if last < 0 or start + length >= sum(events[last]):
-            last = place
-    start = np.array([one for one, _ in events], np.int64)
-    end = start + np.array([length for _, length in events], np.int64)
-    found, reached, top = [], np.iinfo(np.int64).min, -1
-    for low, high in itertools.pairwise([0, *sorted(cut for cut in cuts if cut < len(events)), len(events)]):
-        one = _gaps_of(start[low:high], end[low:high], low, reached, top)
-        found += zip(one.before.tolist(), one.after.tolist(), strict=True)
-        reached, top = one.reached, one.top
-    assert found == expected
-    assert top == last
-    assert last < 0 or reached == sum(events[last])
+    ranks = [sorted(events, key=lambda one: one[0]) for events in ranks if events]
+    tl = timeline_of(ranks, threads)
+    expected, low, spans = [], 0, []
+    for number, events in enumerate(ranks):
+        last, span = -1, [1000 * number + events[0][0]] * 2
+        for place, (start, length) in enumerate(events):
+            if length == 0:
+                continue
+            if last < 0:
+                span[0] = 1000 * number + start
+            elif start > sum(events[last]):
+                expected.append((low + last, low + place))
+            if last < 0 or start + length >= sum(events[last]):
+                last = place
+                span[1] = 1000 * number + start + length
+        low += len(events)
+        spans.append(span)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelens.analyses.blocks.BLOCK", block)
+        found = _build(tl)
+    assert list(zip(found.before.tolist(), found.after.tolist(), strict=True)) == expected
+    assert np.stack([found.span_start, found.span_end], axis=1).tolist() == spans
+
+
+def timeline_of(ranks: list[list[tuple[int, int]]], threads: int) -> Timeline:
+    """(start, length) of the events of each rank, in the order of starts; a rank's axis begins at 1000 times its place."""
+    start = np.array([1000 * place + start for place, events in enumerate(ranks) for start, _ in events], np.int64)
+    none = np.empty(0, np.int64)
+    return Timeline(
+        rank_table=pl.DataFrame({"rank": range(len(ranks))}, schema={"rank": pl.Int32}),
+        first=np.cumsum([0, *map(len, ranks)]),
+        first_id=none,
+        shift=none,
+        start=start,
+        end=start + np.array([length for events in ranks for _, length in events], np.int64),
+        kind=none.astype(np.uint8),
+        in_graph=none.astype(bool),
+        stream=none.astype(np.uint8),
+        name=none.astype(np.uint8),
+        graph_runs=(none, none),
+        copies=(none, none.astype(np.uint8)),
+        stream_number=none,
+        stream_rank=none.astype(np.int32),
+        names=pl.DataFrame(),
+        trace=SimpleNamespace(room=ArrayRoom(1 << 30, Path()), threads=threads),  # type: ignore[arg-type]
+    )
 
 
 def test_overlaps_on_a_stream_are_counted_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,16 +13,18 @@ from hypothesis import strategies as st
 
 from tests.analyses.drawn_steps import GEMM, NORM, kernel, load
 from tracelens.analyses import blocks, timeline_columns, timeline_launches
-from tracelens.analyses.timeline import timeline
+from tracelens.analyses.timeline import Timeline, timeline
 from tracelens.analyses.timeline_columns import PairCodes
 from tracelens.analyses.timeline_launches import CallIds, link_events
+from tracelens.array_room import ArrayRoom
 
+ROOM = ArrayRoom(1 << 30, Path())
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-1, 0, 7, 2**40])), max_size=40)
 
 
 @given(pairs=PAIRS, cuts=st.sets(st.integers(1, 39)))
 def test_codes_of_pairs_ascend_with_the_pairs(pairs: list[tuple[int, int]], cuts: set[int]) -> None:
-    codes = PairCodes(len(pairs))
+    codes = PairCodes(len(pairs), ROOM)
     edges = [0, *sorted(cut for cut in cuts if cut < len(pairs)), len(pairs)]
     for low, high in itertools.pairwise(edges):
         if high > low:
@@ -34,7 +37,7 @@ def test_codes_of_pairs_ascend_with_the_pairs(pairs: list[tuple[int, int]], cuts
 
 
 def test_more_codes_than_a_byte_holds() -> None:
-    codes = PairCodes(600)
+    codes = PairCodes(600, ROOM)
     for low in (0, 300):
         numbers = np.arange(low, low + 300)
         codes.add(slice(low, low + 300), np.zeros(300, np.int64), 1000 - numbers)
@@ -99,3 +102,26 @@ def test_events_out_of_order_are_refused() -> None:
     for ids, rank in (([13, 14], [2, 2]), ([12, 11], [2, 2]), ([12, 13], [2, 1]), ([12, 14], [2, 2])):
         with pytest.raises(RuntimeError):
             timeline_columns._add_heads(heads, 5, np.array(ids), np.array(rank))
+
+
+@given(
+    events=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-2, -1, 0, 5])), max_size=30),
+    block=st.integers(1, 9),
+)
+def test_what_is_unknown_is_taken_from_the_event_before_on_the_stream(
+    events: list[tuple[int, int]], block: int
+) -> None:
+    """stream  0  1  0  1  1          -2: unknown; -1 stands before all
+    value     7 -2 -2  5 -2
+    carried   7 -1  7  5  5"""
+    known: dict[int, int] = {}
+    expected = []
+    for stream, value in events:
+        known[stream] = known.get(stream, -1) if value == -2 else value
+        expected.append(known[stream])
+    stream = np.array([one for one, _ in events], np.uint8)
+    tl = SimpleNamespace(
+        stream=stream, stream_number=np.arange(4), stretches=lambda: blocks.blocks(0, len(events), block)
+    )
+    values = np.array([one for _, one in events], np.int32)
+    assert Timeline.carry_along_streams(tl, values, -2, -1).tolist() == expected  # type: ignore[arg-type]

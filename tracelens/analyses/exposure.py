@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelens.analyses.blocks import run_starts
+from tracelens.analyses.blocks import each, run_starts
 from tracelens.analyses.coverage import Coverage
 from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
 
@@ -32,7 +32,7 @@ class Exposure:
 def exposure(tl: Timeline, start: Ints, end: Ints) -> Exposure:
     """The collective time in windows of the ranks.
 
-    Rank after rank, so that the unions of one are forgotten before those of the next are found: a decode's collectives
+    Rank by rank, so that the unions of one are forgotten before those of another are found: a decode's collectives
     are a fifth of its events.
 
     Args:
@@ -42,15 +42,23 @@ def exposure(tl: Timeline, start: Ints, end: Ints) -> Exposure:
     """
     result = Exposure(np.zeros(len(start), np.int64), np.zeros(len(start), np.int64))
     of_rank = np.searchsorted(tl.start[tl.first[:-1]], start, side="right") - 1
-    for place in range(len(tl.ranks)):
-        windows = np.flatnonzero(of_rank == place)
-        collective, exposed = _of_rank(tl, place)
-        result.collective_ns[windows] = collective.within(start[windows], end[windows])
-        result.exposed_ns[windows] = exposed.within(start[windows], end[windows])
+    found = each(
+        lambda place: _of_rank(tl, place, start, end, of_rank == place), range(len(tl.ranks)), tl.trace.threads
+    )
+    for place, (collective, exposed) in enumerate(found):
+        result.collective_ns[of_rank == place] = collective
+        result.exposed_ns[of_rank == place] = exposed
     return result
 
 
-def _of_rank(tl: Timeline, place: int) -> tuple[Coverage, Coverage]:
+def _of_rank(tl: Timeline, place: int, start: Ints, end: Ints, windows: Flags) -> tuple[Ints, Ints]:
+    """(collective time, exposed time) in the windows of one rank."""
+    collective, exposed = _unions(tl, place)
+    start, end = start[windows], end[windows]
+    return collective.within(start, end), exposed.within(start, end)
+
+
+def _unions(tl: Timeline, place: int) -> tuple[Coverage, Coverage]:
     """(union of the collectives, union of their exposed parts) of one rank."""
     event, works = _collectives(tl, place)
     collective = Coverage.of_events(tl.start[event], tl.end[event])

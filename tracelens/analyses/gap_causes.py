@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.blocks import blocks
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.launch_clock import QUEUED_NS, LaunchClock
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.timeline import Codes, Ints, Timeline
@@ -85,8 +85,7 @@ def explain(tl: Timeline, occ: Occupancy, launches: LaunchClock, typical: Ints, 
         typical: int64 ns [ranks, 2], launch latency of other calls and of graph launches.
         edges: windows and idle between requests.
     """
-    for part in blocks(0, len(occ)):
-        yield _explain(tl, occ, launches, typical, edges, part)
+    return each(lambda part: _explain(tl, occ, launches, typical, edges, part), blocks(0, len(occ)), tl.trace.threads)
 
 
 def _explain(

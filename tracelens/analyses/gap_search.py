@@ -10,13 +10,13 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
-from tracelens.analyses.blocks import run_starts
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.gap_causes import CAUSES, HOST_LATE, LAUNCH_LATENCY, NULL, StepEdges, explain
 from tracelens.analyses.launch_clock import HostClock, LaunchClock, launch_clock, typical_latency
 from tracelens.analyses.occupancy import Occupancy, occupancy
 from tracelens.analyses.registered import register
 from tracelens.analyses.step_search import Steps, search_steps
-from tracelens.analyses.timeline import KERNEL, Codes, Ints, Timeline, timeline
+from tracelens.analyses.timeline import KERNEL, Codes, Ints, Narrow, Timeline, timeline
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 from tracelens.units import plural
@@ -37,7 +37,7 @@ class Gaps:
         occupancy: where they are and which events stand on both sides.
         cause: uint8 [gaps], place in `gap_causes.CAUSES`.
         edges: the windows of the steps.
-        led: int64, places of the gaps that a launch call with a usable stamp ended; the next three go with it.
+        led: int32, places of the gaps that a launch call with a usable stamp ended; the next three go with it.
         launch_start: int64 ns on the axis.
         host_part, launch_part: int64 ns; `gap_causes.NULL` where the cause has no parts.
         step_cause_ns: int64 [rows of `Steps.table`, causes], gap time in each window.
@@ -51,7 +51,7 @@ class Gaps:
     occupancy: Occupancy
     cause: npt.NDArray[np.uint8]
     edges: StepEdges
-    led: Ints
+    led: Codes
     launch_start: Ints
     host_part: Ints
     launch_part: Ints
@@ -100,12 +100,15 @@ def _search(trace: LoadedTrace) -> Gaps:
     steps = search_steps(trace)
     launches = launch_clock(tl, occ, aligned_clock(trace))
     typical, shown = typical_latency(tl, occ, launches)
-    count = len(occ)
-    cause = np.zeros(count, np.uint8)
+    room = trace.room
+    cause = room.empty(len(occ), np.uint8)
     step_cause_ns = np.zeros(steps.table.height * len(CAUSES), np.int64)
     edges = _step_edges(tl, steps)
-    none = np.empty(0, np.int64)
-    led = [(none, none, none, none)]
+    # No call ends more than one gap.
+    most = min(len(occ), len(launches.first))
+    led = room.empty(most, np.int32)
+    launch_start, host_part, launch_part = (room.empty(most, np.int64) for _ in range(3))
+    count = 0
     for part in explain(tl, occ, launches, typical, edges):
         stretch = slice(part.low, part.low + len(part.cause))
         cause[stretch] = part.cause
@@ -115,17 +118,23 @@ def _search(trace: LoadedTrace) -> Gaps:
         held = np.flatnonzero(row >= 0)
         key = row[held].astype(np.int64) * len(CAUSES) + part.cause[begins[held]]
         np.add.at(step_cause_ns, key, total_ns[held])
-        led.append((part.led + part.low, part.launch_start, part.host_part, part.launch_part))
-    places, launch_start, host_part, launch_part = (np.concatenate(parts) for parts in zip(*led, strict=True))
-    told = _told_apart(occ, launches, cause, places, launch_start)
+        filled = slice(count, count + len(part.led))
+        led[filled] = part.led + part.low
+        launch_start[filled], host_part[filled], launch_part[filled] = (
+            part.launch_start,
+            part.host_part,
+            part.launch_part,
+        )
+        count = filled.stop
+    told = _told_apart(occ, launches, cause, led[:count], launch_start[:count])
     return Gaps(
         occupancy=occ,
         cause=cause,
         edges=edges,
-        led=places,
-        launch_start=launch_start,
-        host_part=host_part,
-        launch_part=launch_part,
+        led=led[:count],
+        launch_start=launch_start[:count],
+        host_part=host_part[:count],
+        launch_part=launch_part[:count],
         step_cause_ns=step_cause_ns.reshape(-1, len(CAUSES)),
         typical=shown,
         host_clocks=launches.clocks,
@@ -136,17 +145,23 @@ def _search(trace: LoadedTrace) -> Gaps:
 
 
 def _told_apart(
-    occ: Occupancy, launches: LaunchClock, cause: npt.NDArray[np.uint8], places: Ints, launch_start: Ints
+    occ: Occupancy, launches: LaunchClock, cause: npt.NDArray[np.uint8], led: Codes, launch_start: Ints
 ) -> tuple[int, int]:
     """(gap time that other offsets within their bounds would move between host_late and launch_latency, both in all)."""
-    either = np.isin(cause[places], (HOST_LATE, LAUNCH_LATENCY))
-    places, begin = places[either], launch_start[either]
     tl = occ.timeline
-    dry, start = tl.end[occ.before[places]], tl.start[occ.after[places]]
-    earlier, later = launches.doubt(tl.launch[occ.after[places]])
-    near = np.where(begin >= dry, begin - dry < earlier, dry - begin <= later)
-    length = start - dry
-    return int(length[near].sum()), int(length.sum())
+
+    def told(part: slice) -> tuple[int, int]:
+        either = np.isin(cause[led[part]], (HOST_LATE, LAUNCH_LATENCY))
+        gap, begin = led[part][either], launch_start[part][either]
+        after = occ.after[gap]
+        dry, start = tl.end[occ.before[gap]], tl.start[after]
+        earlier, later = launches.doubt(tl.launch[after])
+        near = np.where(begin >= dry, begin - dry < earlier, dry - begin <= later)
+        length = start - dry
+        return int(length[near].sum()), int(length.sum())
+
+    found = list(each(told, blocks(0, len(led)), tl.trace.threads))
+    return sum(near for near, _ in found), sum(every for _, every in found)
 
 
 def _step_edges(tl: Timeline, steps: Steps) -> StepEdges:
@@ -166,7 +181,7 @@ def _register(trace: LoadedTrace, gaps: Gaps) -> None:
         place = tl.rank_place[after]
         shift = tl.shift[place]
         first, last = np.searchsorted(gaps.led, [low, low + _ROWS])
-        led = gaps.led[first:last] - low
+        led = gaps.led[first:last] - np.int32(low)
         launch = np.full(len(after), NULL)
         launch[led] = gaps.launch_start[first:last] - shift[led]
         host, launched = np.full(len(after), NULL), np.full(len(after), NULL)
@@ -246,21 +261,27 @@ def _within(launches: LaunchClock) -> str:
 
 def _overlaps_on_stream(tl: Timeline) -> int:
     """Kernels that start before the kernel ahead of them on their stream ends."""
-    count = 0
     reached = np.full(len(tl.stream_number), np.iinfo(np.int64).min)  # end of the last kernel so far, by stream
-    for part in tl.stretches():
-        kernels = tl.kind[part] == KERNEL
-        stream, start, end = tl.stream[part][kernels], tl.start[part][kernels], tl.end[part][kernels]
-        if len(start) == 0:
-            continue
-        # On one stream or several: where each starts when the one before has ended, nothing overlaps.
-        if not bool((start[1:] >= end[:-1]).all()) or int(start[0]) < int(reached.max()):
-            order = np.argsort(stream, kind="stable")
-            heads = run_starts(stream[order])
-            ahead = np.empty_like(end)
-            ahead[1:] = end[order[:-1]]
-            ahead[heads] = reached[stream[order[heads]]]
-            count += int(np.count_nonzero(start[order] < ahead))
-        lasts = np.append(run_starts(stream)[1:], len(stream)) - 1
-        reached[stream[lasts]] = end[lasts]
+    count = 0
+    for inside, stream, start, end in tl.each(lambda part: _overlaps_within(tl, part)):
+        count += inside + int(np.count_nonzero(start < reached[stream]))
+        reached[stream] = end
     return count
+
+
+def _overlaps_within(tl: Timeline, part: slice) -> tuple[int, Narrow, Ints, Ints]:
+    """(overlaps among these kernels, their streams, start of the first and end of the last on each)."""
+    kernels = tl.kind[part] == KERNEL
+    stream, start, end = tl.stream[part], tl.start[part], tl.end[part]
+    if not bool(kernels.all()):
+        stream, start, end = stream[kernels], start[kernels], end[kernels]
+    order = np.argsort(stream, kind="stable")
+    heads = run_starts(stream[order])
+    first, last = order[heads], order[np.append(heads[1:], len(order))[: len(heads)] - 1]
+    # On one stream or several: where each starts when the one before has ended, nothing overlaps.
+    count = 0
+    if not bool((start[1:] >= end[:-1]).all()):
+        overlaps = start[order][1:] < end[order][:-1]
+        overlaps[heads[1:] - 1] = False
+        count = int(np.count_nonzero(overlaps))
+    return count, stream[first], start[first], end[last]

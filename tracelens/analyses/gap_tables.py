@@ -6,21 +6,24 @@ few gaps have (a launch call, parts) is kept apart from what all have.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.blocks import blocks, run_starts
+from tracelens.analyses.alignment_operations import numbered
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.gap_causes import CAUSES, NULL
 from tracelens.analyses.gap_search import Gaps, nullable
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import search_steps
 from tracelens.analyses.timeline import Codes, Ints, Timeline
+from tracelens.analyses.timeline_columns import narrowest
+from tracelens.array_room import ArrayRoom
 from tracelens.trace import LoadedTrace
 
 
@@ -50,104 +53,156 @@ class CutGaps:
         gap = np.arange(*part.indices(len(self)))
         return gap, occ.timeline.end[occ.before[part]], occ.timeline.start[occ.after[part]]
 
-    def blocks(self) -> Iterator[tuple[Codes | Ints, Ints]]:
-        """(gap, length in ns) of all parts, block by block."""
-        for part in blocks(0, len(self)):
-            gap, start, end = self.parts(part)
-            yield gap, end - start
-
-    def of_gaps(self, gaps: Ints) -> tuple[Ints, Ints]:
-        """(parts of the ascending `gaps`, place of each one's gap among these), both ascending."""
-        every = np.arange(len(gaps))
+    def led(self, led: Codes, part: slice) -> tuple[Ints, Ints]:
+        """(those of some parts whose gap is among the ascending `led`, its place there), both ascending."""
         if self.gap is None:
-            return gaps, every
-        first, last = np.searchsorted(self.gap, gaps), np.searchsorted(self.gap, gaps, side="right")
-        times = last - first
-        return np.arange(int(times.sum())) + np.repeat(first - np.cumsum(times) + times, times), every.repeat(times)
+            first, last = np.searchsorted(led, [part.start, part.stop])
+            return led[first:last].astype(np.int64), np.arange(first, last)
+        gap = self.gap[part]
+        place = np.searchsorted(led, gap)
+        mine = np.flatnonzero(led[np.minimum(place, len(led) - 1)] == gap) if len(led) else place[:0]
+        return mine + part.start, place[mine]
 
 
 class _Lengths:
-    """Lengths of gaps put together by code, block by block: a few hundred codes among ten million gaps."""
+    """Lengths of gaps put together by code, block by block: a few hundred codes among ten million gaps.
 
-    def __init__(self) -> None:
-        self._of_code: defaultdict[int, list[Ints | Codes]] = defaultdict(list)
+    Args:
+        cut: the gaps.
+        room: where the lengths lie.
+    """
 
-    def add(self, code: Ints, length: Ints) -> None:
-        """Adds gaps; codes are not negative."""
-        # Codes of one byte are sorted by counting them.
-        few = int(code.max(initial=0)) < 256
-        order = np.argsort(code.astype(np.uint8), kind="stable") if few else np.argsort(code)
-        code, length = code[order], length[order]
+    def __init__(self, cut: CutGaps, room: ArrayRoom) -> None:
+        self._cut, self._room = cut, room
         # Half the memory: a gap of two seconds is rare.
-        narrow = length.astype(np.int32) if int(length.max(initial=0)) < 2**31 else length
-        bounds = np.append(run_starts(code), len(code))
-        for low, high in pairwise(bounds.tolist()):
-            self._of_code[int(code[low])].append(narrow[low:high])
+        narrow = len(cut.occupancy.longer_than(np.iinfo(np.int32).max)) == 0
+        self._lengths = room.empty(len(cut), np.int32 if narrow else np.int64)
+        self._of_code: defaultdict[int, list[slice]] = defaultdict(list)
+
+    def add(self, code_of: Callable[[Codes | Ints], Ints]) -> None:
+        """Adds all gaps under the codes, none of them negative, that `code_of` gives for their places."""
+
+        def grouped(part: slice) -> Iterator[tuple[int, slice]]:
+            gap, start, end = self._cut.parts(part)
+            code, length = code_of(gap), end - start
+            # Few differ, and numbers of one or two bytes are sorted by counting them.
+            dense, distinct = numbered(code)
+            order = np.argsort(dense.astype(narrowest(distinct)), kind="stable")
+            self._lengths[part] = length[order]
+            code = code[order]
+            bounds = run_starts(code)
+            edges = itertools.pairwise([*(bounds + part.start).tolist(), part.stop])
+            return zip(code[bounds].tolist(), itertools.starmap(slice, edges), strict=True)
+
+        for found in each(grouped, blocks(0, len(self._cut)), self._cut.occupancy.timeline.trace.threads):
+            for code, stretch in found:
+                self._of_code[code].append(stretch)
 
     def frame(self) -> pl.DataFrame:
-        """One row per code, ascending: code, gap_count, gap_ns, p50_ns, p99_ns, max_ns; gives the lengths back."""
-        rows = []
-        for code in sorted(self._of_code):
-            length = pl.Series(np.concatenate(self._of_code.pop(code)))
-            told = (length.median(), length.quantile(0.99, "linear"))
-            total = int(length.to_numpy().sum(dtype=np.int64))
-            rows.append((code, len(length), total, *(round(float(one or 0)) for one in told), length.max()))  # type: ignore[arg-type]
+        """One row per code, ascending: code, gap_count, gap_ns, p50_ns, p99_ns, max_ns."""
+        codes = sorted(self._of_code)
+        rows = each(self._told, codes, self._cut.occupancy.timeline.trace.threads)
         names = ("code", "gap_count", "gap_ns", "p50_ns", "p99_ns", "max_ns")
-        return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+        return pl.DataFrame(list(rows), schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+    def _told(self, code: int) -> tuple[int, ...]:
+        stretches = self._of_code[code]
+        count = sum(one.stop - one.start for one in stretches)
+        length = self._room.empty(count, self._lengths.dtype)
+        filled = 0
+        for one in stretches:
+            length[filled : filled + one.stop - one.start] = self._lengths[one]
+            filled += one.stop - one.start
+        total, longest = int(length.sum(dtype=np.int64)), int(length.max())
+        middle, far = 0.5 * (count - 1), 0.99 * (count - 1)
+        length.partition(sorted({int(at) for at in (middle, middle + 0.5, far, far + 1) if at < count}))
+        return code, count, total, _between(length, middle), _between(length, far), longest
+
+
+def _between(ascending: Ints | Codes, at: float) -> int:
+    """The element at a place, between two of them by how near it is to each, rounded half to even."""
+    low = int(at)
+    high = min(low + 1, len(ascending) - 1)
+    first, second = float(ascending[low]), float(ascending[high])
+    return round(first + (at - low) * (second - first))
 
 
 def cut_gaps(trace: LoadedTrace, tl: Timeline, found: Gaps, hidden: list[int]) -> CutGaps:
     """The gaps inside the selection's windows, without those of ranks whose work is hidden."""
     selection = select(trace)
     none = np.empty(0, np.int64)
+    occ = found.occupancy
     if selection.whole and not hidden:
-        return CutGaps(found.occupancy, None, none, none)
-    start, end = found.occupancy.gap_start, found.occupancy.gap_end
-    gap = np.arange(len(start), dtype=np.int32)
+        return CutGaps(occ, None, none, none)
+    low = high = none
     if not selection.whole:
         windows = selection.windows.sort("rank", "start_ns")
-        place = np.searchsorted(tl.ranks, windows["rank"].to_numpy())
-        low = windows["start_ns"].to_numpy() + tl.shift[place]
-        high = windows["end_ns"].to_numpy() + tl.shift[place]
+        shift = tl.shift[np.searchsorted(tl.ranks, windows["rank"].to_numpy())]
+        low, high = windows["start_ns"].to_numpy() + shift, windows["end_ns"].to_numpy() + shift
+
+    def cut(part: slice) -> tuple[Codes | Ints, Ints, Ints]:
+        gap, start, end = CutGaps(occ, None, none, none).parts(part)
+        if hidden:
+            shown = ~np.isin(tl.ranks[tl.rank_place[occ.after[gap]]], hidden)
+            gap, start, end = gap[shown], start[shown], end[shown]
+        if selection.whole:
+            return gap, start, end
         first = np.searchsorted(high, start, side="right")
         last = np.searchsorted(low, end, side="left")
         times = np.maximum(last - first, 0)
-        gap = np.repeat(gap, times)
-        window = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
-        start, end = np.maximum(start[gap], low[window]), np.minimum(end[gap], high[window])
-    if hidden:
-        shown = ~np.isin(tl.ranks[tl.rank_place[found.occupancy.after[gap]]], hidden)
-        gap, start, end = gap[shown], start[shown], end[shown]
-    return CutGaps(found.occupancy, gap, start, end)
+        own = np.repeat(np.arange(len(gap)), times)
+        window = np.arange(len(own)) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
+        return gap[own], np.maximum(start[own], low[window]), np.minimum(end[own], high[window])
+
+    # A gap has one part more for each window that ends in it.
+    most = len(occ) + len(high)
+    gaps, starts, ends = (trace.room.empty(most, dtype) for dtype in (np.int32, np.int64, np.int64))
+    count = 0
+    for gap, start, end in each(cut, blocks(0, len(occ)), trace.threads):
+        filled = slice(count, count + len(gap))
+        gaps[filled], starts[filled], ends[filled] = gap, start, end
+        count = filled.stop
+    return CutGaps(occ, gaps[:count], starts[:count], ends[:count])
 
 
 def by_cause(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
     """One row per rank and cause that has gaps: gap_count, gap_ns, p50_ns, p99_ns, max_ns, host_ and launch_part_ns."""
-    lengths = _Lengths()
+    lengths = _Lengths(cut, tl.trace.room)
 
     def key(gap: Codes | Ints) -> Ints:
         result: Ints = tl.rank_place[found.occupancy.after[gap]].astype(np.int64) * len(CAUSES) + found.cause[gap]
         return result
 
-    for gap, length in cut.blocks():
-        lengths.add(key(gap), length)
-    _, led, host, launched = _parts(tl, found, cut)
-    parts = pl.DataFrame(
-        {"code": key(found.led[led]), "host_part_ns": nullable(host), "launch_part_ns": nullable(launched)}
-    )
-    sums = parts.drop_nulls().group_by("code").agg(pl.col("host_part_ns", "launch_part_ns").sum())
-    each = lengths.frame().join(sums, on="code", how="left")
-    return each.with_columns(
-        rank=pl.Series(tl.ranks.astype(np.int32)).gather(each["code"] // len(CAUSES)),
-        cause=pl.Series(CAUSES).gather(each["code"] % len(CAUSES)),
+    def parts(part: slice) -> tuple[Ints, Ints, Ints]:
+        _, led, host, launched = _parts(tl, found, cut, part)
+        shown = host != NULL
+        return key(found.led[led[shown]]), host[shown], launched[shown]
+
+    lengths.add(key)
+    codes = len(tl.ranks) * len(CAUSES)
+    host_ns, launch_ns, shown = np.zeros(codes, np.int64), np.zeros(codes, np.int64), np.zeros(codes, bool)
+    for code, host, launched in each(parts, blocks(0, len(cut)), tl.trace.threads):
+        np.add.at(host_ns, code, host)
+        np.add.at(launch_ns, code, launched)
+        shown[code] = True
+    frame = lengths.frame()
+    code = frame["code"].to_numpy()
+    return frame.with_columns(
+        host_part_ns=pl.Series(np.where(shown[code], host_ns[code], NULL)),
+        launch_part_ns=pl.Series(np.where(shown[code], launch_ns[code], NULL)),
+        rank=pl.Series(tl.ranks.astype(np.int32)).gather(frame["code"] // len(CAUSES)),
+        cause=pl.Series(CAUSES).gather(frame["code"] % len(CAUSES)),
+    ).with_columns(
+        pl.when(pl.col(name) != NULL).then(pl.col(name)).alias(name) for name in ("host_part_ns", "launch_part_ns")
     )
 
 
 def by_neighbours(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
     """One row per cause, kernel before, kernel after and API, most costly first."""
     names, apis = len(tl.names), len(tl.launches.api_names) + 1
-    lengths = _Lengths()
-    for gap, length in cut.blocks():
+    lengths = _Lengths(cut, tl.trace.room)
+
+    def key(gap: Codes | Ints) -> Ints:
         after = found.occupancy.after[gap]
         code = found.cause[gap].astype(np.int64)
         call = tl.launch[after]
@@ -156,7 +211,9 @@ def by_neighbours(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
         for values, width in ((api, apis), (tl.name[found.occupancy.before[gap]], names), (tl.name[after], names)):
             code *= width
             code += values
-        lengths.add(code, length)
+        return code
+
+    lengths.add(key)
     grouped = lengths.frame().drop("p99_ns", "max_ns").sort(-pl.col("gap_ns"), "code")
     code = grouped["code"].to_numpy()
     told = pl.Series([None, *tl.launches.api_names], dtype=pl.String)
@@ -175,7 +232,7 @@ def every_gap(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps) -> pl
     after = found.occupancy.after[gap]
     place = tl.rank_place[after]
     row = found.rows_of(gap)
-    at, led, host, launched = _parts(tl, found, cut)
+    at, led, host, launched = _parts(tl, found, cut, slice(0, len(cut)))
     full = {name: np.full(len(gap), NULL) for name in ("launch_start_ns", "host_part_ns", "launch_part_ns")}
     full["launch_start_ns"][at] = found.launch_start[led] - tl.shift[place[at]]
     full["host_part_ns"][at], full["launch_part_ns"][at] = host, launched
@@ -192,9 +249,9 @@ def every_gap(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps) -> pl
     ).with_columns(step=pl.when(pl.Series(row >= 0)).then(pl.Series(step)))
 
 
-def _parts(tl: Timeline, found: Gaps, cut: CutGaps) -> tuple[Ints, Ints, Ints, Ints]:
-    """(parts in the cut of gaps that a launch call ended, place of each in `led`, host part, launch part), clipped."""
-    at, led = cut.of_gaps(found.led)
+def _parts(tl: Timeline, found: Gaps, cut: CutGaps, part: slice) -> tuple[Ints, Ints, Ints, Ints]:
+    """(those of some parts whose gap a launch call ended, its place in `led`, host part, launch part), clipped."""
+    at, led = cut.led(found.led, part)
     gap = found.led[led]
     dry, starts = tl.end[found.occupancy.before[gap]], tl.start[found.occupancy.after[gap]]
     low, high = (dry, starts) if cut.gap is None else (cut.start[at], cut.end[at])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.analyses.blocks import blocks
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
 from tracelens.trace import LoadedTrace
 
@@ -35,7 +35,12 @@ class Occupancy:
 
     def longer_than(self, least_ns: int) -> Ints:
         """Places of the gaps longer than `least_ns`."""
-        found = [part.start + np.flatnonzero(self.lengths(part) > least_ns) for part in blocks(0, len(self))]
+
+        def longer(part: slice) -> Ints:
+            places: Ints = part.start + np.flatnonzero(self.lengths(part) > least_ns)
+            return places
+
+        found = each(longer, blocks(0, len(self)), self.timeline.trace.threads)
         return np.concatenate([np.empty(0, np.int64), *found])
 
     def lengths(self, part: slice) -> Ints:
@@ -48,11 +53,6 @@ class Occupancy:
         """When the device ran dry, int64 ns [gaps] on the axis, ascending."""
         return self.timeline.end[self.before]
 
-    @property
-    def gap_end(self) -> Ints:
-        """When the next event began, int64 ns [gaps] on the axis, ascending."""
-        return self.timeline.start[self.after]
-
 
 def occupancy(trace: LoadedTrace) -> Occupancy:
     """The occupancy of a trace, built once."""
@@ -62,58 +62,64 @@ def occupancy(trace: LoadedTrace) -> Occupancy:
 
 def _build(tl: Timeline) -> Occupancy:
     # As many gaps as events at most; what is not filled takes no memory.
-    before, after = np.empty(len(tl), np.int32), np.empty(len(tl), np.int32)
+    before, after = tl.trace.room.empty(len(tl), np.int32), tl.trace.room.empty(len(tl), np.int32)
     count = 0
     span_start = tl.start[tl.first[:-1]]
     span_end = span_start.copy()
     opening = set(tl.first[:-1].tolist())
     reached, top = _NOTHING, -1
-    for part in tl.stretches():
+    parts = tl.stretches()
+    for found in tl.each(lambda part: _gaps_of(tl, part, _NOTHING, -1)):
+        part = next(parts)
         if part.start in opening:
             reached, top = _NOTHING, -1
-        place = tl.place_of(part)
-        found = _gaps_of(tl.start[part], tl.end[part], part.start, reached, top)
+        if found.top < 0:
+            continue
+        if top < 0:
+            span_start[tl.place_of(part)] = tl.start[found.first]
+        elif tl.start[found.first] > reached:
+            before[count], after[count] = top, found.first
+            count += 1
+        elif tl.start[found.first] < reached:
+            # What ran before this block still runs in it.
+            found = _gaps_of(tl, part, reached, top)
         filled = slice(count, count + len(found.before))
         before[filled], after[filled] = found.before, found.after
         count = filled.stop
-        if top < 0 <= found.top:
-            span_start[place] = found.first
         reached, top = found.reached, found.top
-        if top >= 0:
-            span_end[place] = reached
+        span_end[tl.place_of(part)] = reached
     return Occupancy(before[:count], after[:count], span_start, span_end, tl)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Gaps among consecutive events: before and after of each, the latest end and its event, the first start."""
+    """Gaps between consecutive events: before and after of each; the latest end and its event, the first with a length."""
 
-    before: Ints
-    after: Ints
+    before: Codes
+    after: Codes
     reached: int
     top: int
     first: int
 
 
-def _gaps_of(start: Ints, end: Ints, low: int, reached: int, top: int) -> _Found:
-    """The gaps that consecutive events of a rank end.
+def _gaps_of(tl: Timeline, part: slice, reached: int, top: int) -> _Found:
+    """The gaps between a rank's consecutive events, given what ran before them.
 
     Args:
-        start: of the events, ascending.
-        end: of the events.
-        low: place of the first on the timeline.
-        reached: latest end so far, on the same axis.
-        top: event that has it, negative where the rank has shown no event with a length.
+        tl: the timeline.
+        part: their places.
+        reached: latest end so far, after the first of them begins.
+        top: event that has it, negative where there is none.
     """
+    start, end = tl.start[part], tl.end[part]
     # Zero-length events take no time, end no gap and extend no span.
     places: Ints | None = None
     if not bool((end > start).all()):
         places = np.flatnonzero(end > start)
         start, end = start[places], end[places]
     if len(start) == 0:
-        none = np.empty(0, np.int64)
-        return _Found(none, none, reached, top, 0)
-    opens_first = top >= 0 and int(start[0]) > reached
+        none = np.empty(0, np.int32)
+        return _Found(none, none, reached, top, -1)
     if int(start[0]) >= reached and bool((start[1:] >= end[:-1]).all()):
         # One after the other, as most events are: each gap begins where the event ahead ends.
         opens = np.flatnonzero(start[1:] > end[:-1]) + 1
@@ -127,13 +133,12 @@ def _gaps_of(start: Ints, end: Ints, low: int, reached: int, top: int) -> _Found
         leads = np.append(-1, np.flatnonzero(end == latest))
         ahead = leads[np.searchsorted(leads, opens - 1, side="right") - 1]
         final, reached = int(leads[-1]), int(latest[-1])
-    if opens_first:
-        opens, ahead = np.append(0, opens), np.append(-1, ahead)
-    first = int(start[0])
-    if places is not None:
-        opens, own = places[opens], places[ahead]
-        final = int(places[final]) if final >= 0 else final
-    else:
-        own = ahead
-    before = np.where(ahead >= 0, own + low, top)
-    return _Found(before, opens + low, reached, final + low if final >= 0 else top, first)
+
+    def place(index: Ints) -> Codes:
+        own = index if places is None else places[index]
+        result: Codes = (own + part.start).astype(np.int32)
+        return result
+
+    before = np.where(ahead >= 0, place(ahead), np.int32(top)).astype(np.int32)
+    last = top if final < 0 else int(place(np.array([final]))[0])
+    return _Found(before, place(opens), reached, last, int(place(np.array([0]))[0]))

@@ -23,7 +23,7 @@ from tracelens.analyses.step_choice import choose_marker
 from tracelens.analyses.step_facts import count_facts, tell
 from tracelens.analyses.step_markers import Marking
 from tracelens.analyses.step_phases import guess_phases, picks_tokens, replay_share, rung_hashes, split_by_graph
-from tracelens.analyses.step_windows import Windows, cut_windows
+from tracelens.analyses.step_windows import Windows, cut_windows, renumber
 from tracelens.analyses.timeline import Codes, Ints, Timeline, timeline
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
@@ -144,8 +144,7 @@ def _search(trace: LoadedTrace) -> Steps:
     order = rows.select(pl.arg_sort_by("set", "step", "rank"))["set"].to_numpy()
     back = np.full(rows.height + 1, -1, np.int32)
     back[order] = np.arange(rows.height, dtype=np.int32)
-    for part in tl.stretches():
-        member[part] = back[member[part]]
+    renumber(tl, member, back)
     rows = rows[order]
     facts, conservation = count_facts(tl, occupancy(trace), rows, member, windows, marking)
     table = _table(tl, rows)
@@ -216,15 +215,17 @@ def _alike(rows: pl.DataFrame) -> Ints:
 
 def _graph_ids(tl: Timeline, member: Codes, count: int) -> pl.Series:
     """Per row the graph that ran most of its nodes; null where the export names none."""
-    parts = []
-    for part, graph in tl.graphs():
-        row = member[part]
-        runs = run_starts(row, graph)
-        sizes = np.diff(np.append(runs, len(row)))
-        parts.append(pl.DataFrame({"row": row[runs], "graph": graph[runs], "size": sizes}))
-    if not parts:
+
+    def counted(part: slice) -> pl.DataFrame:
+        first, last = np.searchsorted(begins, [part.start, part.stop])
+        held = np.union1d(part.start + run_starts(member[part]), begins[first:last])
+        row, of = member[held], graph[np.searchsorted(begins, held, side="right") - 1]
+        return pl.DataFrame({"row": row, "graph": of, "size": np.diff(np.append(held, part.stop))})
+
+    begins, graph = tl.graph_runs
+    if not bool((graph >= 0).any()):
         return pl.Series([None] * count, dtype=pl.Int64)
-    counts = pl.concat(parts).filter((pl.col("row") >= 0) & (pl.col("graph") >= 0))
+    counts = pl.concat(list(tl.each(counted))).filter((pl.col("row") >= 0) & (pl.col("graph") >= 0))
     counts = counts.group_by("row", "graph").agg(pl.col("size").sum())
     most = counts.sort("row", -pl.col("size"), "graph").unique("row", keep="first")
     return pl.DataFrame({"row": np.arange(count, dtype=np.int32)}).join(

@@ -7,6 +7,7 @@ window    `---0---´ `---1---´ `---2---´           `-3-´
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,7 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
     edges = _edges(tl, member)
     row_of = np.full(count + 1, -1, np.int32)
     row_of[edges["row"].to_numpy()] = np.arange(edges.height, dtype=np.int32)
-    for part in tl.stretches():
-        member[part] = row_of[member[part]]
+    renumber(tl, member, row_of)
     place = edges["place"].to_numpy()
     edge = edges["edge"].to_numpy()
     sets_of_place = np.array([clock.rank_set[int(rank)] for rank in tl.ranks], np.int64)
@@ -82,6 +82,15 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
         idle_after_ns=pl.Series(idle_after),
     )
     return Windows(rows, member, idle_gaps, idle)
+
+
+def renumber(tl: Timeline, member: Codes, number: Codes) -> None:
+    """Writes `number` of each member over it; the last number is that of -1."""
+
+    def write(part: slice) -> None:
+        member[part] = number[member[part]]
+
+    deque(tl.each(write), 0)
 
 
 def _edges(tl: Timeline, member: Codes) -> pl.DataFrame:
@@ -115,11 +124,11 @@ def _edges(tl: Timeline, member: Codes) -> pl.DataFrame:
 
 def _runs(tl: Timeline, member: Codes) -> pl.DataFrame:
     """Consecutive events of one step on one stream: their sums, the start of the first with a length, the last end."""
-    parts = [_runs_of(tl, member, part) for part in tl.stretches()]
-    return pl.concat(parts) if parts else _runs_of(tl, member, slice(0, 0))
+    parts = list(tl.each(lambda part: _runs_of(tl, member, part))) or [_runs_of(tl, member, slice(0, 0))]
+    return pl.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
-def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
+def _runs_of(tl: Timeline, member: Codes, part: slice) -> dict[str, npt.NDArray[Any]]:
     row, stream = member[part], tl.stream[part]
     begins = run_starts(row, stream)
     start, end, kind = tl.start[part], tl.end[part], tl.kind[part]
@@ -138,8 +147,9 @@ def _runs_of(tl: Timeline, member: Codes, part: slice) -> pl.DataFrame:
         edge = np.minimum.reduceat(np.where(length > 0, start, np.iinfo(np.int64).max), begins)
         end = np.where(length > 0, end, np.iinfo(np.int64).min)
     last = np.maximum.reduceat(end, begins) if len(begins) else end
-    frame = pl.DataFrame({"row": row[begins], "stream": stream[begins], **columns, "edge": edge, "last_end": last})
-    return frame.filter(pl.col("row") >= 0)
+    found = {"row": row[begins], "stream": stream[begins], **columns, "edge": edge, "last_end": last}
+    held = found["row"] >= 0
+    return {name: values[held] for name, values in found.items()}
 
 
 def _sums_from(begins: Ints, values: npt.NDArray[Any]) -> Ints:

@@ -6,17 +6,19 @@ each other without touching. What is then computed once for the axis (unions, ga
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.blocks import blocks, run_starts
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, batches, one_number, read_columns
+from tracelens.analyses.blocks import blocks, each, run_starts
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, narrowest, one_number, read_columns
 from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
@@ -37,6 +39,10 @@ __all__ = [
 ]
 
 Flags = npt.NDArray[np.bool_]
+T = TypeVar("T")
+
+_LET_GO = 64
+"""After so many blocks the pages of arrays in files are given back."""
 
 _BEYOND = np.iinfo(np.int64).max
 
@@ -68,6 +74,8 @@ class Timeline:
         in_graph: bool [events], whether each is a node of a replayed graph.
         stream: [events], place in `stream_number` of this (rank, stream), in the fewest bytes.
         name: [events], place in `names`, in the fewest bytes.
+        graph_runs: (places, graph ids), each of the events from that place to the next; -1 outside graphs and where the
+            export names none.
         copies: (places, copy kinds) of the copies between host and device: 1 to the device, 2 to the host.
         stream_number: int64 [streams], the stream's number in the export.
         stream_rank: int32 [streams], place of its rank.
@@ -85,6 +93,7 @@ class Timeline:
     in_graph: Flags
     stream: Narrow
     name: Narrow
+    graph_runs: tuple[Ints, Ints]
     copies: tuple[Ints, npt.NDArray[np.uint8]]
     stream_number: Ints
     stream_rank: Codes
@@ -100,16 +109,18 @@ class Timeline:
         return self.rank_table["rank"].to_numpy().astype(np.int64)
 
     @cached_property
-    def rank_place(self) -> npt.NDArray[np.int16]:
-        """Place of each event's rank in `rank_table`."""
-        counts = np.diff(self.first)
-        return np.repeat(np.arange(len(counts), dtype=np.int16), counts)
+    def rank_place(self) -> Narrow:
+        """Place of each event's rank in `rank_table`, in the fewest bytes."""
+        result: Narrow = self.trace.room.empty(len(self), narrowest(len(self.ranks)))
+        for place, (low, high) in enumerate(pairwise(self.first.tolist())):
+            result[low:high] = place
+        return result
 
     @cached_property
     def is_collective(self) -> Flags:
         """Whether each event is a kernel of a collective operation."""
         of_name = self.names["operation"].is_not_null().to_numpy()
-        result = np.empty(len(self), bool)
+        result = self.trace.room.empty(len(self), bool)
         for part in self.stretches():
             np.logical_and(of_name[self.name[part]], self.kind[part] == KERNEL, out=result[part])
         return result
@@ -137,12 +148,6 @@ class Timeline:
         """Launch shape of each event, 0 for copies. Not kept."""
         return one_number(self.trace, "launch_shapes", len(self))
 
-    def graphs(self) -> Iterator[tuple[slice, Ints]]:
-        """(places, graph id of each event there, -1 outside graphs), block by block; none where no graph is named."""
-        if self.trace.rows(SQL, "graph_ids_recorded")["recorded"][0]:
-            for part, (graph,) in batches(self.trace, "graphs", ranks=self.trace.ranks):
-                yield part, graph
-
     @cached_property
     def launches(self) -> Launches:
         """The launch calls of the trace."""
@@ -158,25 +163,25 @@ class Timeline:
         launches, ids = read_launches(self.trace)
         return launches, link_events(ids, self.rank_table["process"].to_numpy(), self.first, self.correlation)
 
-    @cached_property
-    def stream_order(self) -> Ints:
-        """Places of the events sorted by (rank, stream), each stream in the order of starts."""
-        return np.argsort(self.stream, kind="stable")
-
     def carry_along_streams(self, values: Codes, unknown: int, before: int) -> Codes:
-        """`values` with every `unknown` replaced by the last known one earlier on its stream, or by `before`."""
+        """`values` with every `unknown` replaced, in place, by the last known one earlier on its stream, or `before`."""
         if not any(bool((values[part] == unknown).any()) for part in self.stretches()):
             return values
-        order = self.stream_order
-        ordered = values[order]
-        places = np.where(ordered != unknown, np.arange(len(order)), -1)
-        np.maximum.accumulate(places, out=places)
-        streams = self.stream[order]
-        known = (places >= 0) & (streams[np.maximum(places, 0)] == streams)
-        filled = np.where(known, ordered[np.maximum(places, 0)], before)
-        result = values.copy()
-        result[order] = filled
-        return result
+        last = np.full(len(self.stream_number), -1)  # place of the last event so far, by stream
+        for part in self.stretches():
+            own, stream = values[part], self.stream[part]
+            if bool((own == unknown).any()):
+                order = np.argsort(stream, kind="stable")
+                ordered, streams = own[order], stream[order]
+                places = np.where(ordered != unknown, np.arange(len(order)), -1)
+                np.maximum.accumulate(places, out=places)
+                heads = run_starts(streams)
+                known = places >= np.repeat(heads, np.diff(np.append(heads, len(order))))
+                carried = np.where(last[streams] >= 0, values[last[streams]], before)
+                own[order] = np.where(known, ordered[places], carried)
+            ends = np.append(run_starts(stream)[1:], len(stream)) - 1
+            last[stream[ends]] = part.start + ends
+        return values
 
     def places_of(self, ids: Ints) -> Ints:
         """Places of the events with these ids, which must be on the timeline."""
@@ -206,15 +211,29 @@ class Timeline:
         """Place of the rank of a stretch."""
         return int(np.searchsorted(self.first, part.start, side="right")) - 1
 
+    def each(self, work: Callable[[slice], T], place: int | None = None) -> Iterator[T]:
+        """`work(part)` of the stretches in their order, on as many threads as may be used."""
+        for number, answer in enumerate(each(work, self.stretches(place), self.trace.threads)):
+            yield answer
+            if number % _LET_GO == 0:
+                self.trace.room.let_go()
+
     def runs(self, values: npt.NDArray[Any]) -> Codes:
         """Places of the events whose value differs from that of the event before, or that begin a rank or a block."""
-        found = [(part.start + run_starts(values[part])).astype(np.int32) for part in self.stretches()]
+        found = self.each(lambda part: (part.start + run_starts(values[part])).astype(np.int32))
         return np.concatenate([np.empty(0, np.int32), *found])
 
     def along(self, runs: Codes, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A value per run of events as a value per event."""
+        """A value per run of `runs` as a value per event."""
+        result = self.trace.room.empty(len(self), values.dtype)
         bounds = np.append(runs, len(self))
-        return np.repeat(values, bounds[1:] - bounds[:-1])
+
+        def fill(part: slice) -> None:
+            low, high = np.searchsorted(runs, [part.start, part.stop])
+            result[part] = np.repeat(values[low:high], bounds[low + 1 : high + 1] - bounds[low:high])
+
+        deque(self.each(fill), 0)
+        return result
 
     def own_time(self, places: npt.NDArray[np.integer], axis: Ints) -> Ints:
         """Axis times as the own times of the ranks at `places`."""
@@ -251,6 +270,7 @@ def _build(trace: LoadedTrace) -> Timeline:
         in_graph=columns.in_graph,
         stream=columns.stream,
         name=columns.name,
+        graph_runs=columns.graph_runs,
         copies=columns.copies,
         stream_number=columns.streams[:, 1],
         stream_rank=np.searchsorted(columns.rank, columns.streams[:, 0]).astype(np.int32),

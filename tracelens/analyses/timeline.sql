@@ -11,9 +11,10 @@ SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[],
 
 -- name: events
 -- One row per event: the columns that every walk needs. in_graph: 1 for a node of a replayed graph, else 0.
+-- graph: the graph it ran in; -1 outside graphs and where the export has no graph ids.
 -- copy_kind: 1 for a copy from host to device, 2 from device to host, inside or outside graphs, else 0.
 SELECT event_id, rank, start_ns, end_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
-    name_id, coalesce(stream, -1) AS stream,
+    name_id, coalesce(graph, -1) AS graph, coalesce(stream, -1) AS stream,
     CASE WHEN kind = 1 AND copy_kind IN (1, 2) THEN copy_kind ELSE 0 END::UTINYINT AS copy_kind
 FROM event WHERE list_contains($ranks::INTEGER[], rank)
 
@@ -28,14 +29,6 @@ SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE list_contains($ran
 -- name: launch_shapes
 -- One row per event: its launch shape; 0 for copies.
 SELECT coalesce(shape, 0) AS shape FROM event WHERE list_contains($ranks::INTEGER[], rank)
-
--- name: graphs
--- One row per event: the graph it ran in; -1 outside graphs and where the export has no graph ids.
-SELECT coalesce(graph, -1) AS graph FROM event WHERE list_contains($ranks::INTEGER[], rank)
-
--- name: graph_ids_recorded
--- Whether the export names graphs at all.
-SELECT count(*) > 0 AS recorded FROM (SELECT 1 FROM event WHERE graph IS NOT NULL LIMIT 1)
 
 -- name: launch_counts
 -- One row per process that launched events: process, launch_count. Order: process.

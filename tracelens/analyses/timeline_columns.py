@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses.blocks import blocks, run_starts
+from tracelens.array_room import ArrayRoom
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -37,6 +38,7 @@ class Columns:
         stream: [events], place in `streams`.
         streams: int64 [streams, 2], ascending: rank, number of the stream.
         name: [events], the number of the name.
+        graph_runs: (places, graph ids), each of the events from that place to the next; -1 outside graphs.
         copies: (places, copy kinds) of the copies between host and device.
     """
 
@@ -50,6 +52,7 @@ class Columns:
     stream: Narrow
     streams: Ints
     name: Narrow
+    graph_runs: tuple[Ints, Ints]
     copies: tuple[Ints, npt.NDArray[np.uint8]]
 
 
@@ -60,15 +63,19 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         RuntimeError: the events do not come in the order of their ids.
     """
     (count,) = trace.rows(SQL, "event_count", ranks=trace.ranks).row(0)
-    start, end = np.empty(count, np.int64), np.empty(count, np.int64)
-    kind, in_graph = np.empty(count, np.uint8), np.empty(count, bool)
-    name = np.empty(count, narrowest(name_count))
-    streams = PairCodes(count)
+    room = trace.room
+    start, end = room.empty(count, np.int64), room.empty(count, np.int64)
+    kind, in_graph = room.empty(count, np.uint8), room.empty(count, bool)
+    name = room.empty(count, narrowest(name_count))
+    streams = PairCodes(count, room)
     copies = [(np.empty(0, np.int64), np.empty(0, np.uint8))]
+    graphs = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     heads: list[tuple[int, int, int]] = []  # (rank, place, id) of the first event of each rank
-    for part, (ids, rank, *values, number, copy_kind) in batches(trace, "events", ranks=trace.ranks):
+    for part, (ids, rank, *values, graph, number, copy_kind) in batches(trace, "events", ranks=trace.ranks):
         for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
             target[part] = own
+        begins = run_starts(graph)
+        graphs.append((begins + part.start, graph[begins]))
         copied = np.flatnonzero(copy_kind)
         copies.append((copied + part.start, copy_kind[copied]))
         _add_heads(heads, part.start, ids, rank)
@@ -86,8 +93,13 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         stream=code,
         streams=used,
         name=name,
-        copies=(np.concatenate([places for places, _ in copies]), np.concatenate([kinds for _, kinds in copies])),
+        graph_runs=_joined(graphs),
+        copies=_joined(copies),
     )
+
+
+def _joined(parts: list[tuple[Ints, npt.NDArray[Any]]]) -> tuple[Ints, npt.NDArray[Any]]:
+    return np.concatenate([places for places, _ in parts]), np.concatenate([values for _, values in parts])
 
 
 def _add_heads(heads: list[tuple[int, int, int]], low: int, ids: Ints, rank: Codes) -> None:
@@ -111,10 +123,12 @@ class PairCodes:
 
     Args:
         count: how many there will be.
+        room: where their codes lie.
     """
 
-    def __init__(self, count: int) -> None:
-        self._code: Narrow = np.empty(count, np.uint8)
+    def __init__(self, count: int, room: ArrayRoom) -> None:
+        self._room = room
+        self._code: Narrow = room.empty(count, np.uint8)
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
@@ -123,7 +137,7 @@ class PairCodes:
         pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
         codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
         if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
-            self._code = self._code.astype(narrowest(len(self._known)))
+            self._code = as_type(self._code, narrowest(len(self._known)), self._room)
         lengths = np.diff(np.append(begins, len(left)))
         self._code[part] = np.repeat(np.array(codes, self._code.dtype)[inverse.reshape(-1)], lengths)
 
@@ -144,6 +158,14 @@ def narrowest(count: int) -> npt.DTypeLike:
     return np.min_scalar_type(max(count - 1, 0))
 
 
+def as_type(values: npt.NDArray[Any], dtype: npt.DTypeLike, room: ArrayRoom) -> npt.NDArray[Any]:
+    """`values` as numbers of another type."""
+    result = room.empty(len(values), dtype)
+    for part in blocks(0, len(values)):
+        result[part] = values[part]
+    return result
+
+
 def batches(trace: LoadedTrace, query: str, **parameters: Any) -> Iterator[tuple[slice, list[npt.NDArray[Any]]]]:
     """(places, columns) of a query of the timeline's file without nulls, in batches that bound the memory."""
     low = 0
@@ -156,10 +178,10 @@ def batches(trace: LoadedTrace, query: str, **parameters: Any) -> Iterator[tuple
 
 def one_number(trace: LoadedTrace, query: str, count: int) -> Ints | Codes:
     """One number for each of `count` events; int32 where all of them fit, which is half the memory."""
-    values: Ints | Codes = np.empty(count, np.int32)
+    values: Ints | Codes = trace.room.empty(count, np.int32)
     limits = np.iinfo(np.int32)
     for part, (own,) in batches(trace, query, ranks=trace.ranks):
         if values.dtype == np.int32 and (int(own.min()) < limits.min or int(own.max()) > limits.max):
-            values = values.astype(np.int64)
+            values = as_type(values, np.int64, trace.room)
         values[part] = own
     return values

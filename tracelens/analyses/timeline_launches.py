@@ -80,7 +80,7 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
     correlation = np.empty(count, np.int64)
     api = np.empty(count, np.min_scalar_type(-len(names) - 2))
     graph = np.empty(count, bool)
-    threads = PairCodes(count)
+    threads = PairCodes(count, trace.room)
     waits = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for part, (process, thread, *values, wait_end) in batches(trace, "launches", names=names, **wanted):
         told = np.flatnonzero(wait_end != _NEVER)
