@@ -133,6 +133,10 @@ class LoadedTrace:
         value: T = self._memo[key]
         return value
 
+    def known(self, key: Hashable) -> Any:
+        """What `memo` keeps under a key; None where nothing has been asked for it."""
+        return self._memo.get(key)
+
     @property
     def ranks(self) -> list[int]:
         """The ranks in the answer, ascending: all of the capture, or those that were asked for.
