@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.running import REAL, by_rank, needs_real, refused, tracelens
+from tracelens.analyses import selection
 from tracelens.analyses.buckets import buckets
+from tracelens.analyses.info import info
+from tracelens.analyses.timeline import timeline
 from tracelens.simulate import Copy, GraphTrace, Kernel, Memset, write_events
 from tracelens.trace import Options, open_trace
 
@@ -274,3 +277,36 @@ def test_graph_time_is_opaque_and_conserved(tmp_path: Path) -> None:
         "graph_opaque": 300,
         "idle": 100,
     }
+
+
+@pytest.mark.parametrize("attribution", ["first", "compute-first"])
+@pytest.mark.parametrize("ranks", [None, (2, 5)])
+def test_the_timeline_tells_what_the_table_of_events_does(
+    attribution: Any, ranks: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    """The same answer whether the events come from the table or along a timeline; spans too, of any rank.
+
+    rank 0  |gemm  |...|norm |     rank 2  | (no length)     rank 5   |all-reduce  |
+                                                                        |gemm|
+    """
+    rows = [Kernel(GEMM, 1_000, 1_100, device=0), Kernel(NORM, 1_150, 1_200, device=0), Copy("D2H", 900, 900, device=0)]
+    rows += [Kernel(NORM, 7_000, 7_000, device=2), Kernel(NORM, 8_000, 8_000, device=2)]
+    rows += [
+        Kernel(REDUCE, 2_000, 2_100, device=5),
+        Kernel(GEMM, 2_040, 2_060, device=5, stream=8),
+        Memset(1, 1, device=5),
+    ]
+    path = write_events(rows, tmp_path / "x.sqlite")
+    given = {rank: (str(path), rank) for rank in (0, 2, 5)}
+    options = Options(attribution=attribution, ranks=ranks, rank_map=given)
+    with open_trace([str(path)], options) as plain, open_trace([str(path)], options) as along:
+        timeline(along)
+        told = [
+            {name: frame.rows() for name, frame in buckets(one, kernels=True).tables.items()} for one in (plain, along)
+        ]
+        assert told[0] == told[1]
+        assert info(plain)["ranks"].rows() == info(along)["ranks"].rows()
+        for one in (plain, along):
+            assert selection.spans(one).equals(
+                one.rows(Path(selection.__file__).with_suffix(".sql"), "spans", ranks=one.ranks)
+            )

@@ -7,15 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.analyses.sweep import Sweep
+from tracelens.analyses.sweep import ComputeFirst, Sweep
 
 EVENT = st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(-30, 40), st.integers(0, 25))
 GROUPS = np.array([0, 0, 1, 1])
 
 
-def swept(events: list[tuple[int, int, int, int]], sizes: list[int], base: int = 0) -> Sweep:
+COLLECTIVE = np.array([False, True, False, True])
+
+
+def swept(
+    events: list[tuple[int, int, int, int]], sizes: list[int], base: int = 0, *, compute_first: bool = False
+) -> Sweep:
     """Events (lane, code, start, end) in batches of the given sizes."""
-    sweep = Sweep(3, 4, GROUPS)
+    sweep = ComputeFirst(3, 4, GROUPS, COLLECTIVE) if compute_first else Sweep(3, 4, GROUPS)
     ordered = sorted(events, key=lambda event: (event[0], event[2], -event[3], event[1]))
     table = np.array(ordered, np.int64).reshape(-1, 4)
     table[:, 2:] += base
@@ -64,6 +69,34 @@ def test_against_a_walk_over_every_instant(
         taking = [event for event in events if event[0] == lane and event[3] > event[2]]
         span = max(event[3] for event in taking) - min(event[2] for event in taking) if taking else 0
         assert sweep.span_ns()[lane] == span
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(EVENT.map(lambda one: (one[0], one[1], one[2], one[2] + one[3])), max_size=25),
+    st.lists(st.integers(1, 6), max_size=6),
+    st.sampled_from([0, 2**61, -(2**61)]),
+)
+def test_compute_first_against_a_walk_over_every_instant(
+    events: list[tuple[int, int, int, int]], sizes: list[int], base: int
+) -> None:
+    """Whoever of compute started first owns an instant; without compute, whoever of the collectives did."""
+    sweep = swept(events, sizes, base, compute_first=True)
+    plain = swept(events, sizes, base)
+    owned: dict[tuple[int, int], int] = {}
+    ordered = sorted(events, key=lambda event: (event[0], event[2], -event[3], event[1]))
+    for lane in range(3):
+        for instant in range(-30, 70):
+            running = [code for own, code, start, end in ordered if own == lane and start <= instant < end]
+            running.sort(key=lambda code: bool(COLLECTIVE[code]))
+            if running:
+                owned[lane, running[0]] = owned.get((lane, running[0]), 0) + 1
+    assert {(*cell,): int(sweep.owned_ns[cell]) for cell in zip(*np.nonzero(sweep.owned_ns), strict=True)} == owned
+    assert (sweep.count == plain.count).all()
+    assert (sweep.summed_ns == plain.summed_ns).all()
+    assert [bounds.tolist() for bounds in sweep.bounds_ns()] == [bounds.tolist() for bounds in plain.bounds_ns()]
+    apart = [swept([event for event in events if COLLECTIVE[event[1]] == kind], sizes, base) for kind in (False, True)]
+    assert (sweep.union_ns == apart[0].union_ns + apart[1].union_ns).all()
 
 
 @pytest.mark.parametrize("length", [10**9, 2**53 - 1, 2**58])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracelens.analyses.coverage import Coverage
-from tracelens.analyses.selection import select, selected_events
-from tracelens.analyses.sweep import Sweep
+from tracelens.analyses.blocks import each
+from tracelens.analyses.selection import select, selected_events, spans
+from tracelens.analyses.sweep import ComputeFirst, Sweep
 from tracelens.errors import UsageError
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.ruleset.spelling import short_name
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 from tracelens.units import plural
+
+if TYPE_CHECKING:
+    from tracelens.analyses.timeline import Timeline
 
 _SQL = Path(__file__).with_suffix(".sql")
 _BATCH_ROWS = 262_144
@@ -91,19 +94,14 @@ def buckets(
         )
     selection = select(trace)
     ranks = trace.ranks
-    sweep = Sweep(len(ranks), names.height, groups)
-    lanes = np.array(ranks, np.int64)
-    if trace.options.attribution == "compute-first":
-        _sweep_compute_first(trace, sweep, lanes, names["collective"].to_numpy())
-    else:
-        for rank, name, start_ns, end_ns, counted in selected_events(trace):
-            sweep.add(np.searchsorted(lanes, rank), name, start_ns, end_ns, counted)
+    sweep: Sweep = trace.memo("sweep", lambda: _sweep(trace, names, groups))
     if selection.whole:  # nothing is cut, so that the sweep saw where each rank begins and ends
-        spans = dict(zip(ranks, sweep.span_ns().tolist(), strict=True))
+        lengths = dict(zip(ranks, sweep.span_ns().tolist(), strict=True))
+        spans(trace, lambda: _seen_spans(sweep, ranks))
     else:
-        spans = selection.span_ns()
+        lengths = selection.span_ns()
     unknown = bool(trace.rows(_SQL, "invisible_graphs").item())
-    rows = _rows(sweep, bucket_names, groups, ranks, [spans.get(rank, 0) for rank in ranks], unknown)
+    rows = _rows(sweep, bucket_names, groups, ranks, [lengths.get(rank, 0) for rank in ranks], unknown)
     tables = {"buckets": BucketResult.schemas["buckets"].frame(rows)}
     if kernels:
         tables["kernels"] = BucketResult.schemas["kernels"].frame(_kernel_rows(sweep, names, list(ranks)))
@@ -113,45 +111,38 @@ def buckets(
     )
 
 
-def _sweep_compute_first(trace: LoadedTrace, sweep: Sweep, lanes: Ints, collective: NDArray[np.bool_]) -> None:
-    """Compute owns every instant it runs in; a collective owns what it owned among collectives, less all compute."""
-    among = Sweep(sweep.count.shape[0], sweep.count.shape[1], sweep._groups)
-    parts: list[tuple[Ints, ...]] = []
-    for rank, name, start_ns, end_ns, counted in selected_events(trace):
-        lane, is_collective = np.searchsorted(lanes, rank), collective[name]
-        for chosen, target in ((~is_collective, sweep), (is_collective, among)):
-            target.add(
-                lane[chosen],
-                name[chosen],
-                start_ns[chosen],
-                end_ns[chosen],
-                None if counted is None else counted[chosen],
-            )
-        parts.append((lane, name, start_ns, end_ns))
-    if not parts:
-        return
-    lane, name, start_ns, end_ns = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    sweep.count += among.count
-    sweep.summed_ns += among.summed_ns
-    sweep.union_ns += among.union_ns
-    sweep.widen(among)
-    for one in np.unique(lane):
-        mine = lane == one
-        compute = mine & ~collective[name]
-        busy = Coverage.of_events(start_ns[compute], end_ns[compute])
-        theirs = mine & collective[name]
-        begin, end = _owned_intervals(start_ns[theirs], end_ns[theirs])
-        left = (end - begin) - busy.within(begin, end)
-        np.add.at(sweep.owned_ns[one], name[theirs], left)
+def _sweep(trace: LoadedTrace, names: pl.DataFrame, groups: Ints) -> Sweep:
+    """One pass over the selected events; along the timeline, rank by rank on several threads, where it is there already."""
+    ranks = np.array(trace.ranks, np.int64)
+    if trace.options.attribution == "compute-first":
+        sweep: Sweep = ComputeFirst(len(ranks), names.height, groups, names["collective"].to_numpy())
+    else:
+        sweep = Sweep(len(ranks), names.height, groups)
+    along: Timeline | None = trace.known("timeline")
+    if along is None or not select(trace).whole:
+        for rank, name, start_ns, end_ns, counted in selected_events(trace):
+            sweep.add(np.searchsorted(ranks, rank), name, start_ns, end_ns, counted)
+        return sweep
+    lanes = np.searchsorted(ranks, along.ranks)
+
+    def add(place: int) -> None:
+        for part in along.stretches(place):
+            lane = np.full(part.stop - part.start, lanes[place])
+            shift_ns = along.shift[place]
+            sweep.add(lane, along.name[part].astype(np.int64), along.start[part] - shift_ns, along.end[part] - shift_ns)
+
+    for _ in each(add, range(len(lanes)), trace.threads):
+        pass
+    return sweep
 
 
-def _owned_intervals(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """What each event owns when the first starter owns: [max(start, latest end before it), end)."""
-    if not len(start_ns):
-        return start_ns, end_ns
-    earlier = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end_ns)[:-1]))
-    begin = np.maximum(start_ns, earlier)
-    return begin, np.maximum(end_ns, begin)
+def _seen_spans(sweep: Sweep, ranks: list[int]) -> pl.DataFrame:
+    start_ns, end_ns = sweep.bounds_ns()
+    found = pl.DataFrame(
+        {"rank": ranks, "start_ns": start_ns, "end_ns": end_ns},
+        schema={"rank": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64},
+    )
+    return found.filter(pl.Series(sweep.count.any(axis=1)))
 
 
 def _rows(

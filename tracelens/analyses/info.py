@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import polars as pl
 
 from tracelens.analyses.buckets import IDLE, buckets
 from tracelens.analyses.selection import select
 from tracelens.frames import Column, Result, Schema
 from tracelens.trace import LoadedTrace
+
+if TYPE_CHECKING:
+    from tracelens.analyses.timeline import Timeline
 
 _SQL = Path(__file__).with_suffix(".sql")
 
@@ -82,7 +86,8 @@ def info(trace: LoadedTrace) -> InfoResult:
         pl.col("start_ns").min(), pl.col("end_ns").max(), (pl.col("end_ns") - pl.col("start_ns")).sum().alias("span_ns")
     )
     ranks = (
-        trace.rows(_SQL, "ranks", ranks=trace.ranks)
+        trace.rows(_SQL, "ranks")
+        .join(_event_counts(trace), on="rank")
         .join(bounds, on="rank", how="left")
         .join(busy, on="rank", how="left")
         .with_columns(pl.when(pl.col("idle_ns").is_not_null()).then(pl.col("busy_ns")).alias("busy_ns"))
@@ -110,3 +115,22 @@ def info(trace: LoadedTrace) -> InfoResult:
     evidence = trace.detection.evidence
     engine = f"Engine: {trace.detection.engine or 'unknown'}; {evidence}."
     return InfoResult(tables, trace.notices, trace.provenance() | {"window": selection.words}, (sentence, engine))
+
+
+def _event_counts(trace: LoadedTrace) -> pl.DataFrame:
+    """rank, kernel_count, memcpy_count, memset_count, stream_count of the ranks in the answer that have events.
+
+    Taken from the timeline where it is there already: that saves a pass over the table of events.
+    """
+    along: Timeline | None = trace.known("timeline")
+    if along is None:
+        return trace.rows(_SQL, "event_counts", ranks=trace.ranks)
+    kinds = {"kernel_count": 0, "memcpy_count": 1, "memset_count": 2}
+    counts = {name: np.zeros(len(along.ranks), np.int64) for name in kinds}
+    for part in along.stretches():
+        for name, kind in kinds.items():
+            counts[name][along.place_of(part)] += np.count_nonzero(along.kind[part] == kind)
+    streams = np.bincount(along.stream_rank[along.stream_number >= 0], minlength=len(along.ranks))
+    return pl.DataFrame(
+        {"rank": along.ranks, **counts, "stream_count": streams}, schema_overrides={"rank": pl.Int32}
+    ).with_columns(pl.col("stream_count").replace(0, None))

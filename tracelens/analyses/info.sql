@@ -5,22 +5,23 @@
 SELECT path, nsys_version, schema_version, hostname, start_utc_ns, graph_trace, size_bytes FROM export ORDER BY export;
 
 -- name: ranks
--- one row per rank; events counted by kind, span from the first event's start to the last one's end
+-- one row per rank
+SELECT r.rank, r.dp, r.pp, r.tp, x.path, x.hostname, p.pid, r.device, r.gpu_name, r.rank_source
+FROM rank r JOIN export x USING (export) JOIN process p USING (process)
+ORDER BY r.rank;
+
+-- name: event_counts
+-- one row per rank with events: kernels, copies, memsets, and the streams that they ran on (null where none is recorded)
 WITH of_stream AS (
     -- one row per rank, kind and stream: few, however many events there are
     SELECT rank, kind, stream, count(*) AS event_count FROM event_row
     WHERE list_contains($ranks::INTEGER[], rank) GROUP BY rank, kind, stream
-), counted AS (
-    SELECT rank, coalesce(sum(event_count) FILTER (kind = 0), 0)::BIGINT AS kernel_count,
-        coalesce(sum(event_count) FILTER (kind = 1), 0)::BIGINT AS memcpy_count,
-        coalesce(sum(event_count) FILTER (kind = 2), 0)::BIGINT AS memset_count,
-        nullif(count(DISTINCT stream) FILTER (stream >= 0), 0) AS stream_count
-    FROM of_stream GROUP BY rank
 )
-SELECT r.rank, r.dp, r.pp, r.tp, x.path, x.hostname, p.pid, r.device, r.gpu_name, r.rank_source,
-    c.kernel_count, c.memcpy_count, c.memset_count, c.stream_count
-FROM rank r JOIN export x USING (export) JOIN process p USING (process) JOIN counted c USING (rank)
-ORDER BY r.rank;
+SELECT rank, coalesce(sum(event_count) FILTER (kind = 0), 0)::BIGINT AS kernel_count,
+    coalesce(sum(event_count) FILTER (kind = 1), 0)::BIGINT AS memcpy_count,
+    coalesce(sum(event_count) FILTER (kind = 2), 0)::BIGINT AS memset_count,
+    nullif(count(DISTINCT stream) FILTER (stream >= 0), 0) AS stream_count
+FROM of_stream GROUP BY rank;
 
 -- name: ledger
 -- one row per table that was read

@@ -58,7 +58,7 @@ def _select(trace: LoadedTrace) -> Selection:
     options = trace.options
     cut = options.steps is not None or options.phase is not None
     if not cut and options.time_s is None:
-        return Selection(lambda: _spans(trace), True, "whole capture")
+        return Selection(lambda: spans(trace), True, "whole capture")
     words = ""
     if cut:
         from tracelens.analyses.steps import step_windows  # steps select nothing themselves
@@ -71,9 +71,9 @@ def _select(trace: LoadedTrace) -> Selection:
             ]
         ).strip()
     else:
-        windows = _spans(trace)
+        windows = spans(trace)
     if options.time_s is not None:
-        windows = _within_time(trace, windows, _spans(trace), options.time_s)
+        windows = _within_time(trace, windows, spans(trace), options.time_s)
         words = f"{words}, " if cut else ""
         first, last = options.time_s
         words += f"{'' if first is None else f'{first:g}'}..{'' if last is None else f'{last:g}'} s"
@@ -85,8 +85,14 @@ def _select(trace: LoadedTrace) -> Selection:
     return Selection(lambda: windows, False, words)
 
 
-def _spans(trace: LoadedTrace) -> pl.DataFrame:
-    return trace.memo("spans", lambda: trace.rows(_SQL, "spans", ranks=trace.ranks))
+def spans(trace: LoadedTrace, seen: Callable[[], pl.DataFrame] | None = None) -> pl.DataFrame:
+    """Where each rank with events begins and ends on the export's own time: rank, start_ns, end_ns.
+
+    Args:
+        trace: the capture.
+        seen: tells it, where the caller has passed over all events; else a pass of its own does.
+    """
+    return trace.memo("spans", seen or (lambda: trace.rows(_SQL, "spans", ranks=trace.ranks)))
 
 
 def _within_time(

@@ -12,12 +12,14 @@ group.
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracelens.analyses.blocks import run_starts
+from tracelens.analyses.coverage import Coverage
 
 Ints = NDArray[np.int64]
 
@@ -49,31 +51,36 @@ class Sweep:
         self.union_ns = np.zeros((lanes, self._group_count), np.int64)
         self._lane_end = np.full(lanes, _NOTHING_YET, np.int64)
         self._group_end = np.full(lanes * self._group_count, _NOTHING_YET, np.int64)
+        self._begun = np.full(lanes, -_NOTHING_YET, np.int64)
         self._first = np.full(lanes, -_NOTHING_YET, np.int64)
         self._last = np.full(lanes, _NOTHING_YET, np.int64)
 
     def span_ns(self) -> Ints:
         """Per lane, from its first event's start to its last event's end; events of no length extend no span."""
-        spans: Ints = np.maximum(self._last - self._first, 0)
+        start_ns, end_ns = self.bounds_ns()
+        spans: Ints = end_ns - start_ns
         return spans
 
-    def widen(self, other: Sweep) -> None:
-        """Lets the events of another sweep extend the spans."""
-        np.minimum(self._first, other._first, out=self._first)
-        np.maximum(self._last, other._last, out=self._last)
+    def bounds_ns(self) -> tuple[Ints, Ints]:
+        """Per lane, where its span begins and ends; both at the first event where none has a length."""
+        empty = self._last < self._first
+        return np.where(empty, self._begun, self._first), np.where(empty, self._begun, self._last)
 
     def add(
         self, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints, counted: NDArray[np.bool_] | None = None
-    ) -> None:
-        """Adds a batch.
+    ) -> Ints:
+        """Adds a batch. Batches of different lanes may be added by different threads at once.
 
         Args:
-            lane, code: per event; lanes ascending within a batch and over batches.
+            lane, code: per event; lanes ascending within a batch, and a lane's batches in order.
             start_ns, end_ns: per event; within a lane ascending by start, in the order that decides ties.
             counted: events that count; None: all. Clipped parts of one event count once.
+
+        Returns:
+            what each event owns, ns; it is the last part of the event.
         """
         if not len(lane):
-            return
+            return np.zeros(0, np.int64)
         lanes = slice(int(lane[0]), int(lane[-1]) + 1)
         shape = self.count[lanes].shape
         cell = code if shape[0] == 1 else (lane - lane[0]) * shape[1] + code
@@ -95,27 +102,89 @@ class Sweep:
         self.owned_ns[lanes] += summed - _sums(cell[some], (length - owned)[some], shape)
         alone = summed - _sums(cell[some], length[some], shape)
         np.add.at(self.union_ns[lanes].T, self._groups, alone.T)
-        self._unite(lane[some], code[some], start_ns[some], end_ns[some])
+        self._unite(lanes, lane[some], code[some], start_ns[some], end_ns[some])
+        return owned
 
-    def _unite(self, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints) -> None:
+    def _unite(self, lanes: slice, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints) -> None:
         """Adds what events add to the union of their group."""
         group = lane * self._group_count + self._groups[code]
         # Numbers of 16 bits are sorted by radix, several times as fast.
         order = np.argsort(group.astype(np.uint16 if len(self._group_end) <= 1 << 16 else np.int32), kind="stable")
         group = group[order]
         within = beyond_earlier(group, start_ns[order], end_ns[order], self._group_end)
-        self.union_ns += _sums(group, within, self.union_ns.shape)
+        union = self.union_ns[lanes]
+        union += _sums(group - lanes.start * self._group_count, within, union.shape)
 
     def _stretch(self, lane: Ints, start_ns: Ints, end_ns: Ints, length: Ints) -> None:
         """Lets events with a length extend the spans of their lanes."""
+        begins = run_starts(lane)
+        self._begun[lane[begins]] = np.minimum(self._begun[lane[begins]], start_ns[begins])
         if int(length.min()) <= 0:
             some = length > 0
             lane, start_ns, end_ns = lane[some], start_ns[some], end_ns[some]
-        if len(lane):
             begins = run_starts(lane)
+        if len(lane):
             mine = lane[begins]
             self._first[mine] = np.minimum(self._first[mine], start_ns[begins])
             self._last[mine] = np.maximum(self._last[mine], np.maximum.reduceat(end_ns, begins))
+
+
+class ComputeFirst(Sweep):
+    """As `Sweep`, but compute owns every instant it runs in, and a collective what it owns among collectives beside that.
+
+        collective  |-----------------|     owns |---|   |------|
+        compute         |----|                   |   |---|
+
+    Args:
+        collective: for every code, whether it is of collectives.
+    """
+
+    def __init__(self, lanes: int, codes: int, groups: Ints, collective: NDArray[np.bool_]) -> None:
+        super().__init__(lanes, codes, groups)
+        self._collective = collective
+        # Adds to the same totals, with ends of its own.
+        self._among = copy(self)
+        self._among._lane_end = self._lane_end.copy()
+        self._among._group_end = self._group_end.copy()
+        none = np.zeros(0, np.int64)
+        self._open = [(none, none, none)] * lanes
+
+    def add(
+        self, lane: Ints, code: Ints, start_ns: Ints, end_ns: Ints, counted: NDArray[np.bool_] | None = None
+    ) -> Ints:
+        """As `Sweep.add`; what a collective owns is what it does among collectives."""
+        owned = np.zeros(len(lane), np.int64)
+        reach_ns = self._lane_end.copy()
+        theirs = self._collective[code]
+        for chosen, sweep in ((~theirs, self), (theirs, self._among)):
+            some = None if counted is None else counted[chosen]
+            owned[chosen] = Sweep.add(sweep, lane[chosen], code[chosen], start_ns[chosen], end_ns[chosen], some)
+        for begin, end in pairwise([*run_starts(lane).tolist(), len(lane)]):
+            one = int(lane[begin])
+            taking = begin + np.flatnonzero(owned[begin:end])
+            pieces = code[taking], end_ns[taking] - owned[taking], end_ns[taking]
+            self._give_to_compute(one, int(reach_ns[one]), pieces, int(start_ns[end - 1]))
+        return owned
+
+    def _give_to_compute(self, lane: int, reach_ns: int, pieces: tuple[Ints, Ints, Ints], last_ns: int) -> None:
+        """Takes from a lane's collectives what compute covers of what they own.
+
+        Args:
+            lane: the lane.
+            reach_ns: how far compute of earlier batches reaches, without a gap from where this batch begins.
+            pieces: code, begin and end of what the events of this batch own, compute and collectives each among their own.
+            last_ns: where the last of them starts; later ones own nothing before.
+        """
+        theirs = self._collective[pieces[0]]
+        compute = Coverage.of_pieces(*(times[~theirs] for times in pieces[1:]))
+        fresh = tuple(values[theirs] for values in pieces)
+        code, begin_ns, end_ns = (np.concatenate(both) for both in zip(self._open[lane], fresh, strict=True))
+        lost_ns = compute.within(begin_ns, end_ns)
+        new = slice(len(self._open[lane][0]), None)
+        lost_ns[new] += np.maximum(np.minimum(end_ns[new], reach_ns) - begin_ns[new], 0)
+        self.owned_ns[lane] -= _sums(code, lost_ns, self.owned_ns[lane].shape)
+        later = end_ns > last_ns
+        self._open[lane] = (code[later], begin_ns[later], end_ns[later])
 
 
 #: Batches of so few lanes are gone through lane by lane.
