@@ -29,6 +29,7 @@ from tracelens.frames import Notice
 from tracelens.ingest import cache, cache_tables, raw
 from tracelens.ingest.discover import Found
 from tracelens.ingest.event_runs import EventRuns, ScratchError
+from tracelens.memory import return_freed
 from tracelens.model import build
 
 __all__ = ["LOCAL", "Loaded", "Means", "connect", "open_captures"]
@@ -64,6 +65,7 @@ class Loaded:
     def room(self) -> ArrayRoom:
         """Where arrays with an element for each event are made; from the first on, DuckDB has less for itself."""
         limit = self.means.limit_bytes
+        return_freed()
         self.db.execute("SET memory_limit = ?", [f"{int(_TABLES_SHARE * limit)}B"])
         return ArrayRoom(int(_ARRAYS_SHARE * limit), self._beside)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 
@@ -18,6 +19,15 @@ def default_bytes() -> int:
     except (ValueError, OSError):
         whole = _UNKNOWN_BYTES
     return min(whole // 2, _MOST_BYTES)
+
+
+def return_freed() -> None:
+    """Gives the system back what was freed: glibc keeps it for the next that asks, be it needed or not."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):  # another C library
+        return
+    trim(0)
 
 
 def ran_out(error: BaseException) -> bool:

@@ -136,17 +136,17 @@ class Timeline:
     @cached_property
     def correlation(self) -> Ints | Codes:
         """Correlation id of each event, -1 where the export has none; int32 where the ids fit."""
-        return one_number(self.trace, "correlations", len(self))
+        return one_number(self.trace, "correlations", self.ranks, self.first)
 
     @property
     def graph_node(self) -> Ints | Codes:
         """Graph node of each event, 0 outside graphs. Not kept, because few ask for it."""
-        return one_number(self.trace, "graph_nodes", len(self))
+        return one_number(self.trace, "graph_nodes", self.ranks, self.first)
 
     @property
     def shape(self) -> Ints | Codes:
         """Launch shape of each event, 0 for copies. Not kept."""
-        return one_number(self.trace, "launch_shapes", len(self))
+        return one_number(self.trace, "launch_shapes", self.ranks, self.first)
 
     @cached_property
     def launches(self) -> Launches:

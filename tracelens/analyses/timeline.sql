@@ -1,13 +1,15 @@
 -- The columns of the model tables that step and gap analyses walk along.
 -- Times are ns in each export's own time. The events come in the order of their ids (rank, start); the caller checks
--- that, because sorting ten million sorted rows is not free.
+-- that, because sorting ten million sorted rows is not free. Of the ranks asked for, none lies outside `first` to `last`,
+-- which tells DuckDB which parts of the files to read.
 
 -- name: ranks
 -- One row per rank. Order: rank.
 SELECT rank, export, process, device, clock FROM rank WHERE list_contains($ranks::INTEGER[], rank) ORDER BY rank
 
--- name: event_count
-SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[], rank)
+-- name: event_counts
+-- One row per rank with events: rank, event_count. Order: rank.
+SELECT rank, count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[], rank) GROUP BY rank ORDER BY rank
 
 -- name: events
 -- One row per event: the columns that every walk needs. in_graph: 1 for a node of a replayed graph, else 0.
@@ -16,19 +18,19 @@ SELECT count(*) AS event_count FROM event WHERE list_contains($ranks::INTEGER[],
 SELECT event_id, rank, start_ns, end_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
     name_id, coalesce(graph, -1) AS graph, coalesce(stream, -1) AS stream,
     CASE WHEN kind = 1 AND copy_kind IN (1, 2) THEN copy_kind ELSE 0 END::UTINYINT AS copy_kind
-FROM event WHERE list_contains($ranks::INTEGER[], rank)
+FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)
 
 -- name: correlations
 -- One row per event: the id it shares with its launch call; -1 where the export has none.
-SELECT coalesce(correlation, -1) AS correlation FROM event WHERE list_contains($ranks::INTEGER[], rank)
+SELECT coalesce(correlation, -1) AS correlation FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)
 
 -- name: graph_nodes
 -- One row per event: the graph node it ran as; 0 outside graphs.
-SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE list_contains($ranks::INTEGER[], rank)
+SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)
 
 -- name: launch_shapes
 -- One row per event: its launch shape; 0 for copies.
-SELECT coalesce(shape, 0) AS shape FROM event WHERE list_contains($ranks::INTEGER[], rank)
+SELECT coalesce(shape, 0) AS shape FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)
 
 -- name: launch_counts
 -- One row per process that launched events: process, launch_count. Order: process.

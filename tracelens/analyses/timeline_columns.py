@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.analyses.blocks import blocks, run_starts
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.array_room import ArrayRoom
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
@@ -22,6 +25,8 @@ _BATCH_ROWS = 262_144
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Narrow = npt.NDArray[np.unsignedinteger]
+Places = tuple[Ints, npt.NDArray[Any]]
+"""Places of events and a value for each."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +67,39 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
     Raises:
         RuntimeError: the events do not come in the order of their ids.
     """
-    (count,) = trace.rows(SQL, "event_count", ranks=trace.ranks).row(0)
-    room = trace.room
+    sizes = trace.rows(SQL, "event_counts", ranks=trace.ranks)
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes["event_count"].to_numpy())])
+    count, room = int(first[-1]), trace.room
     start, end = room.empty(count, np.int64), room.empty(count, np.int64)
     kind, in_graph = room.empty(count, np.uint8), room.empty(count, bool)
     name = room.empty(count, narrowest(name_count))
     streams = PairCodes(count, room)
-    copies = [(np.empty(0, np.int64), np.empty(0, np.uint8))]
-    graphs = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    heads: list[tuple[int, int, int]] = []  # (rank, place, id) of the first event of each rank
-    for part, (ids, rank, *values, graph, number, copy_kind) in batches(trace, "events", ranks=trace.ranks):
-        for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
-            target[part] = own
-        begins = run_starts(graph)
-        graphs.append((begins + part.start, graph[begins]))
-        copied = np.flatnonzero(copy_kind)
-        copies.append((copied + part.start, copy_kind[copied]))
-        _add_heads(heads, part.start, ids, rank)
-        streams.add(part, rank, number)
+
+    def read(chosen: slice) -> tuple[Places, Places, list[tuple[int, int, int]]]:
+        """(graph runs, copies, heads) of some ranks, their columns written."""
+        graphs, copies = [], []
+        heads: list[tuple[int, int, int]] = []
+        ranks = sizes["rank"][chosen].to_list()
+        low = int(first[chosen.start])
+        for batch, (ids, rank, *values, graph, number, copy_kind) in batches(
+            trace, "events", ranks=ranks, first=ranks[0], last=ranks[-1]
+        ):
+            part = slice(batch.start + low, batch.stop + low)
+            for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
+                target[part] = own
+            begins = run_starts(graph)
+            graphs.append((begins + part.start, graph[begins]))
+            copied = np.flatnonzero(copy_kind)
+            copies.append((copied + part.start, copy_kind[copied]))
+            _add_heads(heads, part.start, ids, rank)
+            streams.add(part, rank, number)
+        return _joined(graphs), _joined(copies), heads
+
+    found = list(each(read, _portions(first, trace.threads), trace.threads))
+    heads = [head for _, _, those in found for head in those]
     columns = [np.array(column, np.int64) for column in zip(*heads, strict=True)] or [np.empty(0, np.int64)] * 3
     code, used = streams.done()
+    none = np.empty(0, np.int64)
     return Columns(
         rank=columns[0],
         first=np.append(columns[1], count),
@@ -93,12 +111,29 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         stream=code,
         streams=used,
         name=name,
-        graph_runs=_joined(graphs),
-        copies=_joined(copies),
+        graph_runs=_joined([(none, none), *(graphs for graphs, _, _ in found)]),
+        copies=_joined([(none, none.astype(np.uint8)), *(copies for _, copies, _ in found)]),
     )
 
 
-def _joined(parts: list[tuple[Ints, npt.NDArray[Any]]]) -> tuple[Ints, npt.NDArray[Any]]:
+def _portions(first: Ints, threads: int) -> list[slice]:
+    """Ranks that follow each other, for one thread each: about as many events in every portion, a whole rank at least.
+
+    DuckDB hands rows out in the order of the table on one thread alone.
+
+    Args:
+        first: int64 [ranks + 1], where each rank's events begin.
+        threads: how many there are.
+    """
+    count = int(first[-1])
+    if count == 0:
+        return []
+    wanted = 2 * threads if threads > 1 and count > _BATCH_ROWS else 1
+    edges = np.unique(np.searchsorted(first, np.linspace(0, count, wanted + 1)))
+    return [slice(low, high) for low, high in pairwise(edges.tolist())]
+
+
+def _joined(parts: list[Places]) -> Places:
     return np.concatenate([places for places, _ in parts]), np.concatenate([values for _, values in parts])
 
 
@@ -129,17 +164,19 @@ class PairCodes:
     def __init__(self, count: int, room: ArrayRoom) -> None:
         self._room = room
         self._code: Narrow = room.empty(count, np.uint8)
+        self._lock = threading.Lock()
         self._known: dict[tuple[int, int], int] = {}
 
     def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
-        """Codes the pairs at the places of `part`."""
+        """Codes the pairs at the places of `part`; several threads may add at once."""
         begins = run_starts(left, right)
         pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
-        codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
-        if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
-            self._code = as_type(self._code, narrowest(len(self._known)), self._room)
         lengths = np.diff(np.append(begins, len(left)))
-        self._code[part] = np.repeat(np.array(codes, self._code.dtype)[inverse.reshape(-1)], lengths)
+        with self._lock:
+            codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
+            if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
+                self._code = as_type(self._code, narrowest(len(self._known)), self._room)
+            self._code[part] = np.repeat(np.array(codes, self._code.dtype)[inverse.reshape(-1)], lengths)
 
     def done(self) -> tuple[Narrow, Ints]:
         """(code of each, int64 [codes, 2] the pairs, ascending)."""
@@ -169,19 +206,30 @@ def as_type(values: npt.NDArray[Any], dtype: npt.DTypeLike, room: ArrayRoom) -> 
 def batches(trace: LoadedTrace, query: str, **parameters: Any) -> Iterator[tuple[slice, list[npt.NDArray[Any]]]]:
     """(places, columns) of a query of the timeline's file without nulls, in batches that bound the memory."""
     low = 0
-    reader = trace.db.sql(queries(SQL)[query], params=parameters).to_arrow_reader(_BATCH_ROWS)
-    for batch in reader:
-        if batch.num_rows:
-            yield slice(low, low + batch.num_rows), [column.to_numpy() for column in batch.columns]
-            low += batch.num_rows
+    # A connection of its own: a thread that takes its time must not end another's answer.
+    with trace.db.cursor() as db:
+        for batch in db.sql(queries(SQL)[query], params=parameters).to_arrow_reader(_BATCH_ROWS):
+            if batch.num_rows:
+                yield slice(low, low + batch.num_rows), [column.to_numpy() for column in batch.columns]
+                low += batch.num_rows
 
 
-def one_number(trace: LoadedTrace, query: str, count: int) -> Ints | Codes:
-    """One number for each of `count` events; int32 where all of them fit, which is half the memory."""
-    values: Ints | Codes = trace.room.empty(count, np.int32)
-    limits = np.iinfo(np.int32)
-    for part, (own,) in batches(trace, query, ranks=trace.ranks):
-        if values.dtype == np.int32 and (int(own.min()) < limits.min or int(own.max()) > limits.max):
-            values = as_type(values, np.int64, trace.room)
-        values[part] = own
+def one_number(trace: LoadedTrace, query: str, ranks: Ints, first: Ints) -> Ints | Codes:
+    """One number for each event of `ranks`, which begin at `first`; int32 where all fit, which is half the memory."""
+    values: Ints | Codes = trace.room.empty(int(first[-1]), np.int32)
+
+    def read(chosen: slice) -> bool:
+        """Writes the numbers of some ranks; whether all of them fit."""
+        limits = np.iinfo(values.dtype)
+        low = int(first[chosen.start])
+        own_ranks = ranks[chosen].tolist()
+        for part, (own,) in batches(trace, query, ranks=own_ranks, first=own_ranks[0], last=own_ranks[-1]):
+            if int(own.min()) < limits.min or int(own.max()) > limits.max:
+                return False
+            values[part.start + low : part.stop + low] = own
+        return True
+
+    if not all(each(read, _portions(first, trace.threads), trace.threads)):
+        values = trace.room.empty(int(first[-1]), np.int64)
+        deque(each(read, _portions(first, trace.threads), trace.threads), 0)
     return values

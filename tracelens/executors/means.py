@@ -58,6 +58,8 @@ def connect(means: Means, base: Path | None = None) -> duckdb.DuckDBPyConnection
         "SET autoinstall_known_extensions = false; SET autoload_known_extensions = false; SET enable_progress_bar = false"
     )
     db.execute("SET python_enable_replacements = false")
+    # What a query has freed goes back to the system while the analyses work, instead of at DuckDB's next query.
+    db.execute("SET allocator_background_threads = true")
     # DuckDB makes this folder when it needs it, and removes it at the end.
     spill = (base or Path(tempfile.gettempdir())) / f"{cache.SPILL}{os.getpid()}-{secrets.token_hex(8)}"
     db.execute("SET temp_directory = ?", [str(spill)])
