@@ -319,8 +319,8 @@ def test_lengths_put_together_block_by_block(rows: list[tuple[int, int]], block:
         patch.setattr("tracelens.analyses.blocks.BLOCK", block)
         lengths = _Lengths(DrawnGaps([ns for _, ns in rows]), ArrayRoom(1 << 30, Path()))  # type: ignore[arg-type]
         lengths.add(lambda gaps: codes[gaps])
-        told = lengths.frame()
-    every = pl.DataFrame(rows, schema=["code", "ns"], orient="row")
+        told = lengths.frame(lambda code: code // 2)
+    every = pl.DataFrame([(code // 2, ns) for code, ns in rows], schema=["code", "ns"], orient="row")
     expected = (
         every.cast(pl.Int64)
         .group_by("code")

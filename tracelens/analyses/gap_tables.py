@@ -98,15 +98,17 @@ class _Lengths:
             for code, stretch in found:
                 self._of_code[code].append(stretch)
 
-    def frame(self) -> pl.DataFrame:
-        """One row per code, ascending: code, gap_count, gap_ns, p50_ns, p99_ns, max_ns."""
-        codes = sorted(self._of_code)
-        rows = each(self._told, codes, self._cut.occupancy.timeline.trace.threads)
+    def frame(self, of_code: Callable[[int], int]) -> pl.DataFrame:
+        """The gaps by what `of_code` makes of their codes, ascending: code, gap_count, gap_ns, p50_ns, p99_ns, max_ns."""
+        groups: defaultdict[int, list[slice]] = defaultdict(list)
+        for code, stretches in self._of_code.items():
+            groups[of_code(code)] += stretches
+        codes = sorted(groups)
+        rows = each(lambda code: (code, *self._told(groups[code])), codes, self._cut.occupancy.timeline.trace.threads)
         names = ("code", "gap_count", "gap_ns", "p50_ns", "p99_ns", "max_ns")
         return pl.DataFrame(list(rows), schema=dict.fromkeys(names, pl.Int64), orient="row")
 
-    def _told(self, code: int) -> tuple[int, ...]:
-        stretches = self._of_code[code]
+    def _told(self, stretches: list[slice]) -> tuple[int, ...]:
         count = sum(one.stop - one.start for one in stretches)
         length = self._room.empty(count, self._lengths.dtype)
         filled = 0
@@ -116,7 +118,7 @@ class _Lengths:
         total, longest = int(length.sum(dtype=np.int64)), int(length.max())
         middle, far = 0.5 * (count - 1), 0.99 * (count - 1)
         length.partition(sorted({int(at) for at in (middle, middle + 0.5, far, far + 1) if at < count}))
-        return code, count, total, _between(length, middle), _between(length, far), longest
+        return count, total, _between(length, middle), _between(length, far), longest
 
 
 def _between(ascending: Ints | Codes, at: float) -> int:
@@ -165,46 +167,20 @@ def cut_gaps(trace: LoadedTrace, tl: Timeline, found: Gaps, hidden: list[int]) -
     return CutGaps(occ, gaps[:count], starts[:count], ends[:count])
 
 
-def by_cause(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
-    """One row per rank and cause that has gaps: gap_count, gap_ns, p50_ns, p99_ns, max_ns, host_ and launch_part_ns."""
-    lengths = _Lengths(cut, tl.trace.room)
+def count_gaps(tl: Timeline, found: Gaps, cut: CutGaps) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """How often gaps occur and how long they last, two ways.
 
-    def key(gap: Codes | Ints) -> Ints:
-        result: Ints = tl.rank_place[found.occupancy.after[gap]].astype(np.int64) * len(CAUSES) + found.cause[gap]
-        return result
-
-    def parts(part: slice) -> tuple[Ints, Ints, Ints]:
-        _, led, host, launched = _parts(tl, found, cut, part)
-        shown = host != NULL
-        return key(found.led[led[shown]]), host[shown], launched[shown]
-
-    lengths.add(key)
-    codes = len(tl.ranks) * len(CAUSES)
-    host_ns, launch_ns, shown = np.zeros(codes, np.int64), np.zeros(codes, np.int64), np.zeros(codes, bool)
-    for code, host, launched in each(parts, blocks(0, len(cut)), tl.trace.threads):
-        np.add.at(host_ns, code, host)
-        np.add.at(launch_ns, code, launched)
-        shown[code] = True
-    frame = lengths.frame()
-    code = frame["code"].to_numpy()
-    return frame.with_columns(
-        host_part_ns=pl.Series(np.where(shown[code], host_ns[code], NULL)),
-        launch_part_ns=pl.Series(np.where(shown[code], launch_ns[code], NULL)),
-        rank=pl.Series(tl.ranks.astype(np.int32)).gather(frame["code"] // len(CAUSES)),
-        cause=pl.Series(CAUSES).gather(frame["code"] % len(CAUSES)),
-    ).with_columns(
-        pl.when(pl.col(name) != NULL).then(pl.col(name)).alias(name) for name in ("host_part_ns", "launch_part_ns")
-    )
-
-
-def by_neighbours(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
-    """One row per cause, kernel before, kernel after and API, most costly first."""
+    Returns:
+        (one row per rank and cause that has gaps: gap_count, gap_ns, p50_ns, p99_ns, max_ns, host_part_ns,
+        launch_part_ns; one row per cause, before_kernel, after_kernel and api_name, most costly first: gap_count,
+        gap_ns, p50_ns).
+    """
     names, apis = len(tl.names), len(tl.launches.api_names) + 1
-    lengths = _Lengths(cut, tl.trace.room)
+    neighbours = apis * names * names
 
-    def key(gap: Codes | Ints) -> Ints:
+    def code_of(gap: Codes | Ints) -> Ints:
         after = found.occupancy.after[gap]
-        code = found.cause[gap].astype(np.int64)
+        code = _rank_and_cause(tl, found, gap)
         call = tl.launch[after]
         api = tl.launches.api[call].astype(np.int64) + 1 if len(tl.launches.api) else np.zeros(len(call), np.int64)
         api[call < 0] = 0
@@ -213,8 +189,42 @@ def by_neighbours(tl: Timeline, found: Gaps, cut: CutGaps) -> pl.DataFrame:
             code += values
         return code
 
-    lengths.add(key)
-    grouped = lengths.frame().drop("p99_ns", "max_ns").sort(-pl.col("gap_ns"), "code")
+    lengths = _Lengths(cut, tl.trace.room)
+    lengths.add(code_of)
+    by_cause = lengths.frame(lambda code: code // neighbours)
+    by_neighbours = lengths.frame(lambda code: code % (len(CAUSES) * neighbours))
+    return _causes(tl, found, cut, by_cause), _neighbours(tl, by_neighbours)
+
+
+def _rank_and_cause(tl: Timeline, found: Gaps, gap: Codes | Ints) -> Ints:
+    result: Ints = tl.rank_place[found.occupancy.after[gap]].astype(np.int64) * len(CAUSES) + found.cause[gap]
+    return result
+
+
+def _causes(tl: Timeline, found: Gaps, cut: CutGaps, counted: pl.DataFrame) -> pl.DataFrame:
+    def parts(part: slice) -> tuple[Ints, Ints, Ints]:
+        _, led, host, launched = _parts(tl, found, cut, part)
+        shown = host != NULL
+        return _rank_and_cause(tl, found, found.led[led[shown]]), host[shown], launched[shown]
+
+    codes = len(tl.ranks) * len(CAUSES)
+    host_ns, launch_ns, shown = np.zeros(codes, np.int64), np.zeros(codes, np.int64), np.zeros(codes, bool)
+    for code, host, launched in each(parts, blocks(0, len(cut)), tl.trace.threads):
+        np.add.at(host_ns, code, host)
+        np.add.at(launch_ns, code, launched)
+        shown[code] = True
+    code = counted["code"].to_numpy()
+    return counted.with_columns(
+        host_part_ns=nullable(np.where(shown[code], host_ns[code], NULL)),
+        launch_part_ns=nullable(np.where(shown[code], launch_ns[code], NULL)),
+        rank=pl.Series(tl.ranks.astype(np.int32)).gather(counted["code"] // len(CAUSES)),
+        cause=pl.Series(CAUSES).gather(counted["code"] % len(CAUSES)),
+    )
+
+
+def _neighbours(tl: Timeline, counted: pl.DataFrame) -> pl.DataFrame:
+    grouped = counted.drop("p99_ns", "max_ns").sort(-pl.col("gap_ns"), "code")
+    names, apis = len(tl.names), len(tl.launches.api_names) + 1
     code = grouped["code"].to_numpy()
     told = pl.Series([None, *tl.launches.api_names], dtype=pl.String)
     return grouped.drop("code").with_columns(

@@ -11,13 +11,13 @@ import polars as pl
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.gap_causes import CAUSES, IDLE
 from tracelens.analyses.gap_search import Gaps, find_gaps, search_gaps
-from tracelens.analyses.gap_tables import CutGaps, by_cause, by_neighbours, cut_gaps, every_gap
+from tracelens.analyses.gap_tables import count_gaps, cut_gaps, every_gap
 from tracelens.analyses.launch_clock import TYPICAL_LEAST
 from tracelens.analyses.overhead import profiler_overhead
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import search_steps, selected_steps
 from tracelens.analyses.step_summary import summarise, whole_ns
-from tracelens.analyses.timeline import Timeline, timeline
+from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.ruleset.spelling import short_name
 from tracelens.trace import LoadedTrace
@@ -118,8 +118,9 @@ def gaps(trace: LoadedTrace, *, all: bool = False) -> GapsResult:
     )
     if len(hidden) == len(tl.ranks):
         return GapsResult(tables={}, notices=notices, provenance=provenance)
-    causes = _causes(trace, tl, found, cut, [rank for rank in tl.ranks.tolist() if rank not in hidden])
-    edges = EDGES_SCHEMA.frame(by_neighbours(tl, found, cut))
+    by_cause, by_neighbours = count_gaps(tl, found, cut)
+    causes = _causes(trace, by_cause, [rank for rank in tl.ranks.tolist() if rank not in hidden])
+    edges = EDGES_SCHEMA.frame(by_neighbours)
     tables = {"causes": causes, "edges": edges}
     if all:
         tables["gaps"] = GAPS_SCHEMA.frame(every_gap(trace, tl, found, cut))
@@ -135,10 +136,10 @@ def _overhead(trace: LoadedTrace) -> tuple[Notice, ...]:
     return profiler_overhead(trace, summarise(trace, selected_steps(trace, figures_per_step(trace))))
 
 
-def _causes(trace: LoadedTrace, tl: Timeline, found: Gaps, cut: CutGaps, ranks: list[int]) -> pl.DataFrame:
+def _causes(trace: LoadedTrace, by_cause: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
     every = pl.DataFrame({"rank": np.repeat(np.array(ranks, np.int32), len(CAUSES)), "cause": CAUSES * len(ranks)})
     full = (
-        every.join(by_cause(tl, found, cut), on=["rank", "cause"], how="left", maintain_order="left")
+        every.join(by_cause, on=["rank", "cause"], how="left", maintain_order="left")
         .join(_per_step(trace), on=["rank", "cause"], how="left", maintain_order="left")
         .with_columns(pl.col("gap_count", "gap_ns").fill_null(0))
     )

@@ -53,14 +53,13 @@ def _same_collectives(places: npt.NDArray[np.integer], edges: Ints, shared: pl.D
     if shared.is_empty():
         return np.arange(count)
     # Neighbours in the order of ranks within each instance vote for each other.
-    votes = (
-        shared.with_columns(place=pl.Series(places)[shared["step"]])
-        .sort("communicator", "instance", "place", "step")
-        .with_columns(other=pl.col("step").shift(-1).over("communicator", "instance"))
-        .filter(pl.col("other").is_not_null())
-        .group_by("step", "other")
-        .len("vote_count")
-    )
+    step = shared["step"].to_numpy().astype(np.int64)
+    communicator, instance = shared["communicator"].to_numpy(), shared["instance"].to_numpy()
+    order = np.lexsort((step, places[step], instance, communicator))
+    step, communicator, instance = step[order], communicator[order], instance[order]
+    meet = (communicator[1:] == communicator[:-1]) & (instance[1:] == instance[:-1])
+    pairs, times = np.unique(step[:-1][meet] * count + step[1:][meet], return_counts=True)
+    votes = pl.DataFrame({"step": pairs // count, "other": pairs % count, "vote_count": times})
     # A step cut by a capture's edge shares few instances, but with one step of each rank only; a slip of the cut
     # shares a minority with a neighbour. So a step's best is chosen per other rank: where that one has lost the rest
     # of a step, the instances vote for the next rank instead, and those votes are more.
