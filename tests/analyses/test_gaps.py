@@ -362,8 +362,11 @@ def test_gaps_do_not_depend_on_blocks(ranks: list[list[tuple[int, int]]], block:
         spans.append(span)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tracelens.analyses.blocks.BLOCK", block)
+        patch.setattr("tracelens.analyses.occupancy.LONG_NS", 5)
         found = _build(tl)
     assert list(zip(found.before.tolist(), found.after.tolist(), strict=True)) == expected
+    lengths = [tl.start[after] - tl.end[before] for before, after in expected]
+    assert found.long.tolist() == [place for place, length in enumerate(lengths) if length > 5]
     assert np.stack([found.span_start, found.span_end], axis=1).tolist() == spans
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.analyses.blocks import blocks, each
-from tracelens.analyses.launch_clock import QUEUED_NS, LaunchClock
-from tracelens.analyses.occupancy import Occupancy
+from tracelens.analyses.launch_clock import LaunchClock
+from tracelens.analyses.occupancy import LONG_NS, Occupancy
 from tracelens.analyses.timeline import Codes, Ints, Timeline
 
 CAUSES = (
@@ -43,6 +43,7 @@ class GapSlice:
 
     Attributes:
         low: place of the first in the occupancy's gaps.
+        length: int64 ns [gaps].
         row: int32 [gaps], row of the step windows that holds the gap, -1 outside.
         cause: uint8 [gaps], place in `CAUSES`.
         led: int64, places in the slice of the gaps that a usable launch call ended; the next three go with it.
@@ -51,6 +52,7 @@ class GapSlice:
     """
 
     low: int
+    length: Ints
     row: Codes
     cause: npt.NDArray[np.uint8]
     led: Ints
@@ -93,6 +95,7 @@ def _explain(
 ) -> GapSlice:
     before, after = occ.before[part], occ.after[part]
     dry, start = tl.end[before], tl.start[after]
+    length = start - dry
     row, boundary = _windows(edges, dry, start)
     inside = tl.in_graph[after] & tl.in_graph[before]
     inside &= (tl.correlation[before] == tl.correlation[after]) & (tl.correlation[after] >= 0)
@@ -104,7 +107,7 @@ def _explain(
     if len(launches.begin) == 0:
         cause[rest] = np.where(cause[rest] == IN_GRAPH, UNKNOWN, cause[rest])
         none = np.empty(0, np.int64)
-        return GapSlice(part.start, row, cause, none, none, none, none)
+        return GapSlice(part.start, length, row, cause, none, none, none, none)
     call = tl.launch[after]
     safe = np.maximum(call, 0)
     usable = (call >= 0) & launches.usable[safe]
@@ -112,7 +115,7 @@ def _explain(
     begin, end = launches.begin[safe], launches.end[safe]
     latency = typical[tl.rank_place[after], tl.launches.graph[safe].astype(np.int8)]
     in_flight = (dry < begin + latency) | (dry < end)
-    queued = (tl.stream[before] == tl.stream[after]) & (start - dry <= QUEUED_NS)
+    queued = (tl.stream[before] == tl.stream[after]) & (start - dry <= LONG_NS)
     told = np.select(
         [~usable, leads & (begin >= dry), leads & in_flight, queued],
         [UNKNOWN, HOST_LATE, LAUNCH_LATENCY, BACK_TO_BACK],
@@ -125,6 +128,7 @@ def _explain(
     launched = np.minimum(start, np.maximum(end, begin + latency)) - np.maximum(begin, dry)
     return GapSlice(
         low=part.start,
+        length=length,
         row=row,
         cause=cause,
         led=rest[led],

@@ -114,7 +114,7 @@ def _search(trace: LoadedTrace) -> Gaps:
         cause[stretch] = part.cause
         # Most neighbours are gaps of one cause in one step.
         begins = run_starts(part.row, part.cause)
-        row, total_ns = part.row[begins], np.add.reduceat(occ.lengths(stretch), begins)
+        row, total_ns = part.row[begins], np.add.reduceat(part.length, begins)
         held = np.flatnonzero(row >= 0)
         key = row[held].astype(np.int64) * len(CAUSES) + part.cause[begins[held]]
         np.add.at(step_cause_ns, key, total_ns[held])
