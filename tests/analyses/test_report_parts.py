@@ -114,30 +114,3 @@ def test_shown_steps_keep_the_slowest() -> None:
     assert 9000 in kept["step_ns"].to_list()
     assert kept["step"].is_sorted()
     assert parts.shown_steps(latencies, limit=6).equals(latencies)
-
-
-def test_positions_are_places_within_a_step() -> None:
-    """Communicator 0 meets at positions 10, 11 of step 2 and 12, 13 of step 3; communicator 1 waits less."""
-    rows = pl.DataFrame(
-        [
-            (0, 0, 5, 10, 2, 10),
-            (0, 1, 0, 20, 2, 10),
-            (0, 0, 5, 30, 2, 11),
-            (0, 0, 5, 50, 3, 12),
-            (0, 0, 5, 71, 3, 13),
-            (1, 0, 1, 1, 2, 0),
-        ],
-        schema=["communicator", "rank", "after_first_ns", "wait_ns", "step", "position"],
-        orient="row",
-    ).with_columns(pl.lit("all_reduce").alias("operation"))
-    chosen = parts.ChosenSteps(0, "decode", "bs=1", {0: 4}, {0: 3}, 3)
-    assert parts.waits_by_position(rows, SMALL, chosen).rows() == [
-        (0, 0, 0, "all_reduce", 30, 2),
-        (0, 0, 1, "all_reduce", 50, 2),
-        (0, 1, 0, "all_reduce", 20, 1),
-    ]
-    assert parts.arrival_quantiles(rows).select("communicator", "rank", "instance_count", "p50_ns").rows() == [
-        (0, 0, 4, 5),
-        (0, 1, 1, 0),
-        (1, 0, 1, 1),
-    ]

@@ -17,6 +17,7 @@ from tracelens.analyses.compare import CompareResult
 from tracelens.analyses.findings import FINDINGS, findings
 from tracelens.analyses.gaps import GapsResult, gaps
 from tracelens.analyses.info import InfoResult, info
+from tracelens.analyses.report_arrivals import QUANTILES, arrival_tables, arrivals
 from tracelens.analyses.scaling import ScalingResult
 from tracelens.analyses.selection import Selection
 from tracelens.analyses.skew import SkewResult, skew
@@ -76,7 +77,7 @@ ARRIVALS = Schema(
     Column("instance_count", pl.Int64, "Matched collectives outside warm-up", "count"),
     *(
         Column(name, pl.Int64, f"Quantile {share:g} of the delay after the first member's arrival", "ns")
-        for name, share in parts.QUANTILES.items()
+        for name, share in QUANTILES.items()
     ),
 )
 SLICES = Schema(
@@ -275,12 +276,11 @@ class _Page:
         self.take(answer, {"verdict": "verdict", "ranks": "skew_ranks", "clock": "clock", "set_aside": "set_aside"})
         if self.figures is None:
             return
-        rows = parts.arrivals(self.trace, self.figures)
-        if rows.is_empty():
-            return
-        self.put("arrivals", parts.arrival_quantiles(rows))
-        if self.chosen is not None:
-            self.put("position_waits", parts.waits_by_position(rows, self.figures, self.chosen))
+        delays, waits = arrival_tables(arrivals(self.trace, self.figures, self.chosen))
+        if delays.height:
+            self.put("arrivals", delays)
+            if self.chosen is not None:
+                self.put("position_waits", waits)
 
     def collectives(self) -> None:
         answer = self.attempt("collectives", lambda: collectives(self.trace))

@@ -1,24 +1,16 @@
-"""Figures that only the report needs: which steps to draw, waiting by step and by place, arrivals, the split."""
+"""Figures that only the report needs: which steps to draw, waiting by step, the split of collective time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
-
-from tracelens.analyses.alignment import find_alignment
-from tracelens.analyses.step_search import search_steps
-from tracelens.analyses.timeline import timeline
-from tracelens.trace import LoadedTrace
 
 STEPS_SHOWN = 5_000
 STEP_BINS = 300
-POSITIONS_SHOWN = 400
 CELLS_SHOWN = 16_000
 """Of a heat-map: with many ranks there are fewer columns, so that a page stays small."""
-QUANTILES = {"p05_ns": 0.05, "p25_ns": 0.25, "p50_ns": 0.5, "p75_ns": 0.75, "p95_ns": 0.95, "max_ns": 1.0}
 
 
 @dataclass(frozen=True)
@@ -98,7 +90,7 @@ def _first_of_each_set(latencies: pl.DataFrame) -> dict[int, int]:
 
 def mean_step_ns(latencies: pl.DataFrame, chosen: ChosenSteps) -> float | None:
     """Mean latency of the main kind's complete steps outside warm-up, ns."""
-    alike = _main(latencies.rename({"complete": "complete_on_all"}), chosen)
+    alike = of_main_kind(latencies.rename({"complete": "complete_on_all"}), chosen)
     mean = alike.filter(pl.col("set") == chosen.set)["step_ns"].mean()
     return float(mean) if isinstance(mean, (int, float)) else None
 
@@ -121,7 +113,7 @@ def collective_split(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame
     """
     waiting = pl.min_horizontal("wait_ns", "exposed_ns")
     return (
-        _main(figures, chosen)
+        of_main_kind(figures, chosen)
         .group_by("rank", maintain_order=True)
         .agg(
             _whole(pl.when(pl.col("wait_ns").is_not_null()).then(waiting).mean()).alias("wait_ns"),
@@ -158,76 +150,6 @@ def waits_by_step(figures: pl.DataFrame, chosen: ChosenSteps, bins: int = STEP_B
     )
 
 
-def arrivals(trace: LoadedTrace, figures: pl.DataFrame) -> pl.DataFrame:
-    """One row per matched collective operation of a rank outside warm-up steps.
-
-    Returns:
-        communicator, rank, position (in the communicator's sequence), operation, wait_ns, after_first_ns (how long
-        after the first member it arrived), step (null outside all); by communicator, position, rank.
-    """
-    steps = search_steps(trace)
-    rows = (
-        find_alignment(trace)
-        .operations.frame("communicator", "rank", "position", "operation", "wait_ns", "skew_ns", "event_id")
-        .filter(pl.col("wait_ns").is_not_null())
-    )
-    of_event = steps.member[timeline(trace).places_of(rows["event_id"].to_numpy())]
-    number = np.append(steps.table["step"].to_numpy(), 0)[of_event]  # of -1, outside all, it takes the last
-    rows = rows.select(
-        "communicator",
-        "rank",
-        "position",
-        "operation",
-        "wait_ns",
-        (pl.col("skew_ns") - pl.col("wait_ns")).alias("after_first_ns"),
-        pl.when(pl.Series(of_event >= 0)).then(pl.Series(number, dtype=steps.table.schema["step"])).alias("step"),
-    ).sort("communicator", "position", "rank")
-    warm = figures.filter("warm_up").select("rank", "step").unique()
-    return rows.join(warm, on=["rank", "step"], how="anti", maintain_order="left")
-
-
-def arrival_quantiles(rows: pl.DataFrame) -> pl.DataFrame:
-    """Per communicator and rank: quantiles of the delay after the first member's arrival, over matched collectives."""
-    delay = pl.col("after_first_ns")
-    return (
-        rows.group_by("communicator", "rank", maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("instance_count"),
-            *(_whole(delay.quantile(share, "linear")).alias(name) for name, share in QUANTILES.items()),
-        )
-        .sort("communicator", "rank")
-    )
-
-
-def waits_by_position(rows: pl.DataFrame, figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
-    """Mean wait of each rank at each place in the step's sequence of collectives, over the main kind's steps.
-
-    Of the communicator that waits most. One row per rank and place: communicator, rank, position (from 0),
-    collective (the most frequent there), wait_ns, instance_count. Places above POSITIONS_SHOWN (with more than 40 ranks, fewer) are left out.
-    """
-    steps = _main(figures, chosen).select("rank", "step").unique()
-    mine = rows.join(steps, on=["rank", "step"], how="semi", maintain_order="left")
-    if mine.is_empty():
-        return mine.select(
-            "communicator", "rank", "position", collective="operation", wait_ns="wait_ns", instance_count="position"
-        ).clear()
-    most = mine.group_by("communicator").agg(pl.col("wait_ns").sum()).sort(-pl.col("wait_ns"), "communicator")
-    mine = mine.filter(pl.col("communicator") == most["communicator"][0])
-    limit = min(POSITIONS_SHOWN, CELLS_SHOWN // mine["rank"].n_unique())
-    place = pl.col("position").rank("dense").over("step") - 1
-    return (
-        mine.with_columns(place.cast(pl.Int64).alias("position"))
-        .filter(pl.col("position") < limit)
-        .group_by("communicator", "rank", "position")
-        .agg(
-            pl.col("operation").mode().sort().first().alias("collective"),
-            _whole(pl.col("wait_ns").mean()).alias("wait_ns"),
-            pl.len().cast(pl.Int64).alias("instance_count"),
-        )
-        .sort("rank", "position")
-    )
-
-
 def step_windows(figures: pl.DataFrame, step_of: Mapping[int, int]) -> pl.DataFrame:
     """The window of one step of each set on its ranks' own time: rank, set, step, start_ns, end_ns; by rank."""
     drawn = pl.DataFrame(
@@ -240,7 +162,8 @@ def step_windows(figures: pl.DataFrame, step_of: Mapping[int, int]) -> pl.DataFr
     )
 
 
-def _main(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
+def of_main_kind(figures: pl.DataFrame, chosen: ChosenSteps) -> pl.DataFrame:
+    """The rows of complete steps of the main kind outside warm-up."""
     return figures.filter(
         pl.col("phase").eq_missing(chosen.phase)
         & pl.col("rung").eq_missing(pl.lit(chosen.rung, pl.String))
