@@ -10,7 +10,10 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from tracelens.analyses.alignment import find_alignment
 from tracelens.analyses.export import model_tables, picture, write_duckdb
 from tracelens.analyses.slices import event_slices, parted, wait_slices
 from tracelens.api import Trace, load
@@ -62,6 +65,35 @@ def test_waits_and_transfers_sum_to_the_collectives(trace: Trace) -> None:
     assert waits.height > 0
     matched = events.join(waits, on="event_id", how="semi")["duration_ns"].sum()
     assert cut.filter(pl.col("kind").is_in(["wait", "transfer"]))["duration_ns"].sum() == matched
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 4), st.floats(-0.1, 1.1), st.floats(0, 0.6)), max_size=5))
+def test_waits_are_those_of_the_collectives_that_start_in_a_window(
+    trace: Trace, shares: list[tuple[int, float, float]]
+) -> None:
+    """Windows as shares of a rank's span: they may overlap, reach beyond it, or be of a rank that is not there."""
+    span = {rank: (start, end - start) for rank, start, end in spans(trace).iter_rows()}
+    rows = []
+    for rank, first, length in shares:
+        begin, whole = span.get(rank, (0, 10**9))
+        rows.append((rank, begin + int(first * whole), begin + int((first + length) * whole)))
+    windows = pl.DataFrame(rows, schema={"rank": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+    members = find_alignment(trace).members.filter(pl.col("wait_ns").is_not_null())
+    inside = members.join_where(
+        windows.rename({"rank": "of", "start_ns": "low", "end_ns": "high"}),
+        pl.col("rank") == pl.col("of"),
+        pl.col("start_ns") >= pl.col("low"),
+        pl.col("start_ns") < pl.col("high"),
+    )
+    expected = (
+        inside.unique("event_id")
+        .with_columns(last_arrival_ns=pl.col("arrival_ns") + pl.col("wait_ns"), end_ns="aligned_end_ns")
+        .sort("event_id")
+    )
+    found = wait_slices(trace, windows)
+    assert found.equals(expected.select(found.columns))
+    assert found.schema == expected.select(found.columns).schema
 
 
 def test_the_trace_file_counts_as_the_tables_do(trace: Trace) -> None:

@@ -8,10 +8,12 @@ rank 1     |gemm    |all_reduce  |    rank 1  |gemm          |transfer|
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracelens.analyses.alignment import Alignment, find_alignment
 from tracelens.sqlfiles import queries
@@ -52,13 +54,38 @@ def wait_slices(trace: LoadedTrace, windows: pl.DataFrame) -> pl.DataFrame:
         event_id (its first kernel), communicator, instance, rank, operation, implementation, arrival_ns,
         last_arrival_ns, end_ns (aligned), is_last (null where the lead is below resolution); by event_id.
     """
-    columns = ("event_id", "communicator", "instance", "rank", "operation", "implementation", "start_ns", "arrival_ns")
-    members = find_alignment(trace).operations.frame(*columns, "wait_ns", "aligned_end_ns", "is_last")
-    trace.db.register("slice_member", members.filter(pl.col("wait_ns").is_not_null()).to_arrow())
-    try:
-        return in_windows(trace, queries(_SQL)["members"], windows)
-    finally:
-        trace.db.unregister("slice_member")
+    found = find_alignment(trace).operations
+    own, instances = found.recorded, found.instances
+    edges = np.searchsorted(own.owner, np.arange(len(found.ranks) + 1))
+    inside = np.zeros(len(found), bool)
+    for rank, start_ns, end_ns in windows.select("rank", "start_ns", "end_ns").iter_rows():
+        for owner in np.flatnonzero(found.ranks == rank):
+            starts = own.start[edges[owner] : edges[owner + 1]]
+            low, high = edges[owner] + np.searchsorted(starts, [start_ns, end_ns])
+            inside[low:high] = True
+    at = np.flatnonzero(inside)
+    at = at[np.append(instances.accepted, False)[found.instance[at]]]
+    instance, family = found.instance[at], own.family[at]
+    arrival_ns, last_ns = found.arrival[at], instances.last_ns[instance]
+    is_last = pl.when(pl.Series(instances.lead_known[instance])).then(pl.Series(arrival_ns == last_ns))
+    return pl.DataFrame(
+        {
+            "event_id": own.event_id[at],
+            "communicator": instances.communicator[instance],
+            "instance": instance.astype(np.int64),
+            "rank": found.ranks[own.owner[at]],
+            "operation": _texts([operation for operation, _, _ in own.families], family),
+            "implementation": _texts([implementation for _, implementation, _ in own.families], family),
+            "arrival_ns": arrival_ns,
+            "last_arrival_ns": last_ns,
+            "end_ns": arrival_ns + own.end[at] - own.start[at],
+            "is_last": pl.select(is_last).to_series(),
+        }
+    )
+
+
+def _texts(texts: Sequence[str], codes: NDArray[np.int32]) -> pl.Series:
+    return pl.Series(texts, dtype=pl.String).gather(codes)
 
 
 def parted(events: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
