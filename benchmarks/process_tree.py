@@ -1,4 +1,8 @@
-"""One command as a process: its time, the processor's, the peak memory of it and of all that it starts, its output."""
+"""One command as a process: its time, the processor's, the peak memory of it and of all that it starts, its output.
+
+A page of a mapped file that fits into memory stays there for the next who reads it, and leaves when memory is short.
+The kernel counts it as the process's all the same; so there are two peaks.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,16 @@ class Run:
     Attributes:
         elapsed_s: from its start to its end.
         processor_s: user and system time, of all threads and of children that ended.
-        peak_bytes: the most memory that the command and its children held at once; pages that several of them share
-            count once.
+        held_bytes: the most memory that the command and its children held at once and that the system could not take
+            back: not the pages of files, which it can read again.
+        resident_bytes: the most memory with those pages; what several processes share counts once, here as there.
         output: what it printed.
     """
 
     elapsed_s: float
     processor_s: float
-    peak_bytes: int
+    held_bytes: int
+    resident_bytes: int
     output: bytes
 
 
@@ -47,9 +53,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None, said: IO
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment)
     assert process.stdout is not None
-    sampled = [0]
+    peak = _Peak()
     done = threading.Event()
-    sampler = threading.Thread(target=_sample, args=(process.pid, sampled, done))
+    sampler = threading.Thread(target=_sample, args=(process.pid, peak, done))
     sampler.start()
     try:
         output = process.stdout.read()
@@ -63,18 +69,32 @@ def _run(command: Sequence[str], environment: Mapping[str, str] | None, said: IO
     if process.returncode:
         said.seek(0)
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{said.read().decode(errors='replace')}")
-    return Run(elapsed_s, used.ru_utime + used.ru_stime, sampled[0], output)
+    return Run(elapsed_s, used.ru_utime + used.ru_stime, peak.held_bytes, peak.resident_bytes, output)
 
 
-def _sample(pid: int, peak: list[int], done: threading.Event) -> None:
-    """Of a single process the kernel keeps the peak; of several at once only samples tell.
+@dataclass
+class _Peak:
+    """The most of all samples so far; as in `Run`."""
+
+    held_bytes: int = 0
+    resident_bytes: int = 0
+
+
+def _sample(pid: int, peak: _Peak, done: threading.Event) -> None:
+    """Of a single process the kernel keeps the peak of all its pages; all else only samples tell.
 
     Not the peak that wait4 tells: that includes what the process was before it became this program, a copy of ours.
     """
     while not done.wait(_PAUSE_S):
         members = _tree(pid)
-        together = sum(map(_proportional_bytes, members)) if len(members) > 1 else 0
-        peak[0] = max(peak[0], together, _kilobytes(pid, "status", "VmHWM:"))
+        own = _figures_bytes(pid, "status")
+        held, resident = own.get("RssAnon", 0) + own.get("RssShmem", 0), own.get("VmHWM", 0)
+        if len(members) > 1:
+            # Pages that n processes share count 1/n in each.
+            shares = [_figures_bytes(one, "smaps_rollup") for one in members]
+            held = sum(one.get("Pss_Anon", 0) + one.get("Pss_Shmem", 0) for one in shares)
+            resident = max(resident, sum(one.get("Pss", 0) for one in shares))
+        peak.held_bytes, peak.resident_bytes = max(peak.held_bytes, held), max(peak.resident_bytes, resident)
 
 
 def _tree(pid: int) -> list[int]:
@@ -89,17 +109,11 @@ def _tree(pid: int) -> list[int]:
     return members
 
 
-def _proportional_bytes(pid: int) -> int:
-    """Memory of a process, pages shared by n processes counted 1/n; 0 once it has ended."""
-    return _kilobytes(pid, "smaps_rollup", "Pss:")
-
-
-def _kilobytes(pid: int, file: str, word: str) -> int:
-    """A figure that the kernel tells of a process in kB, in bytes; 0 once it has ended."""
+def _figures_bytes(pid: int, file: str) -> dict[str, int]:
+    """What the kernel tells of a process in kB, in bytes by word; nothing once it has ended."""
     try:
-        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
-            if line.startswith(word):
-                return int(line.split()[1]) * 1024
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
-        pass
-    return 0
+        return {}
+    words = [line.split() for line in lines]
+    return {one[0].removesuffix(":"): int(one[1]) * 1024 for one in words if one[-1:] == ["kB"]}

@@ -15,9 +15,11 @@ other (`read_floor.c`), with the files in the page cache. Of each figure the med
     cached    a process that begins from the stored load; start-up and imports are included in both
     warm      the question alone, in a process that has loaded the capture
 
-A cell like `0.90 (1.41)` is elapsed time, and in brackets processor time of all threads, both over the floor's. Memory is
-the peak of the process and its children together. `time ^` and `memory ^` are the growth from the next smaller capture
-of the same kind, cold: the exponent of processor time and of memory over the number of kernels; 1 is linear.
+A cell like `0.90 (1.41)` is elapsed time, and in brackets processor time of all threads, both over the floor's. `MB` is
+the peak of memory that the process and its children held and the system could not take back, in samples 20 ms apart; in
+brackets, where it is over 10 % more, the peak with the pages of files that lie in memory as long as there is room: of
+programs, and of arrays beyond `--memory`. `time ^` and `memory ^` are the growth from the next smaller capture of the
+same kind, cold: the exponent of processor time and of memory held over the number of kernels; 1 is linear.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ _RANGES_QUERY = "SELECT text, count(*) AS n FROM nvtx GROUP BY text ORDER BY n D
 COMMANDS = ("info", "bucket", "steps", "gaps", "collectives", "skew", "compare", "report", "export", "sql")
 _FILES = {"report": "report.html", "export": "tables.parquet"}
 WAYS = ("cold", "cached", "warm")
+_MUCH_MORE = 1.1
 _HEAD = (
     "kernels", "ranks", "launch", "files", "command", "cold", "cached", "warm",
     "cold MB", "cached MB", "output MB", "time ^", "memory ^",
@@ -80,10 +83,18 @@ class Figures:
         elapsed, processor = median(one.elapsed_s for one in runs), median(one.processor_s for one in runs)
         return f"{elapsed / floor[0] / files:.2f} ({processor / floor[1] / files:.2f})"
 
-    def peak_bytes(self, way: str) -> float | None:
-        """Median peak of memory."""
+    def held_bytes(self, way: str) -> float | None:
+        """Median peak of the memory that could not be taken back."""
         runs = self.runs.get(way)
-        return median(one.peak_bytes for one in runs) if runs else None
+        return median(one.held_bytes for one in runs) if runs else None
+
+    def memory_cell(self, way: str) -> str:
+        """That peak in MB, and the one with the pages of files where it is much more."""
+        runs = self.runs.get(way)
+        if not runs:
+            return ""
+        held, resident = (median(getattr(one, name) for one in runs) for name in ("held_bytes", "resident_bytes"))
+        return f"{held / 1e6:,.0f}" + (f" ({resident / 1e6:,.0f})" if resident > _MUCH_MORE * held else "")
 
     def processor_s(self, way: str) -> float | None:
         """Median processor time."""
@@ -197,15 +208,14 @@ def rows_of(shape: Shape | None, kernels: int, bench: Bench, measured: dict[str,
     for command, figures in measured.items():
         files = len(bench.captures) if command == "compare" else 1
         cells = [figures.cell(way, floor, files) for way in WAYS]
-        peaks = [figures.peak_bytes(way) for way in WAYS[:2]]
         growth = ["", ""]
-        time_s = figures.processor_s("cold")
-        if time_s is not None and peaks[0] is not None:
+        time_s, held = figures.processor_s("cold"), figures.held_bytes("cold")
+        if time_s is not None and held is not None:
             if command in before:
                 ratio = math.log(kernels / before[command][0])
-                growth = [f"{math.log(new / old) / ratio:.2f}" for new, old in zip((time_s, peaks[0]), before[command][1:], strict=True)]  # fmt: skip
-            before[command] = (kernels, time_s, peaks[0])
-        shown = ["" if peak is None else f"{peak / 1e6:,.0f}" for peak in peaks]
+                growth = [f"{math.log(new / old) / ratio:.2f}" for new, old in zip((time_s, held), before[command][1:], strict=True)]  # fmt: skip
+            before[command] = (kernels, time_s, held)
+        shown = [figures.memory_cell(way) for way in WAYS[:2]]
         rows.append([*what, command, *cells, *shown, f"{figures.output_bytes / 1e6:.2f}", *growth])
     return rows
 
