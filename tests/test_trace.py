@@ -5,12 +5,15 @@ rank 0   |gemm 1..3|   |norm 4..5|  |copy 6..7|
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import pytest
 
 from tests.running import shuffled
 from tracelens import loading
+from tracelens.analyses.gap_search import search_gaps
+from tracelens.analyses.step_search import search_steps
 from tracelens.errors import RankError
 from tracelens.memory import bytes_of, default_bytes
 from tracelens.simulate import CaptureSpec, Copy, Kernel, write, write_events
@@ -98,6 +101,18 @@ def test_asked_differently_the_tables_are_shared(path: Path) -> None:
         assert trace.memo("one", lambda: 1) == other.memo("one", lambda: 2) - 1
         with pytest.raises(ValueError, match="loader"):
             trace.with_options(loader="sqlite")
+
+
+def test_what_is_worked_out_briefly_is_given_back(made: Path) -> None:
+    """known before |steps|   briefly |steps|gaps|   known after |steps|"""
+    with open_trace([str(made)]) as trace:
+        steps = search_steps(trace)
+        with trace.briefly() as brief:
+            assert search_steps(brief) is steps
+            gone = weakref.ref(search_gaps(brief))
+        assert gone() is None
+        assert trace.known("gaps") is None
+        assert search_steps(trace) is steps
 
 
 def test_ranks_that_are_not_there(path: Path) -> None:

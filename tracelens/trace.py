@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -132,6 +133,17 @@ class LoadedTrace:
             self._memo[key] = compute()
         value: T = self._memo[key]
         return value
+
+    @contextmanager
+    def briefly(self) -> Iterator[Self]:
+        """The same question, with all that is known so far; what is worked out on it is given back at the end."""
+        other = self.with_options()
+        other._memo = dict(self._memo)
+        try:
+            yield other
+        finally:
+            # Much of it refers to the trace in turn, and would only go when Python looks for such circles.
+            other._memo.clear()
 
     def known(self, key: Hashable) -> Any:
         """What `memo` keeps under a key; None where nothing has been asked for it."""

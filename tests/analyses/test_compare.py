@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracelens.api as tracelens
+from tracelens import array_room
+from tracelens.analyses import timeline
 from tracelens.analyses.compare import FLOOR_FRAC, compare_figures
 from tracelens.analyses.compare_pairs import pair_names
-from tracelens.analyses.compare_sides import CAUSES, Named, SideFigures, load_side, shared_rung
+from tracelens.analyses.compare_sides import CAUSES, Named, SideFigures, kept_of, load_side, shared_rung
 from tracelens.analyses.gate import judge
 from tracelens.errors import NotComparableError, UsageError
 from tracelens.simulate import CaptureSpec, Costlier, ExtraKernel, Slow, Stall, write
@@ -175,6 +177,28 @@ def test_parts_and_their_sum_stand_in_one_line(run):
     *parts, change = map(float, told.groups())
     assert sum(parts) == pytest.approx(change, abs=0.2)
     assert change == pytest.approx(249, abs=2)
+
+
+def test_sides_give_back_what_the_comparison_made(run, tmp_path, monkeypatch):
+    """Of the events nothing stays but when collectives waited; asked again, nothing is searched again."""
+    monkeypatch.setattr(array_room, "_SMALL_BYTES", 0)
+    write(BASE, tmp_path, truth=False)
+    with tracelens.load(tmp_path) as trace:
+        first = tracelens.compare(run(BASE), trace)
+        wait_count = len(kept_of(trace).wait_id)
+        assert wait_count > 1000
+        assert trace.room._held_bytes == 2 * 8 * wait_count
+        monkeypatch.setattr(timeline, "_build", pytest.fail)
+        again = tracelens.compare(run(BASE), trace)
+    assert all(again.tables[name].equals(first.tables[name]) for name in first.tables)
+
+
+def test_what_is_known_of_a_side_is_not_searched_again(tmp_path, monkeypatch):
+    write(BASE, tmp_path, truth=False)
+    with tracelens.load(tmp_path) as trace:
+        trace.steps()
+        monkeypatch.setattr(timeline, "_build", pytest.fail)
+        assert tracelens.compare(trace, trace).verdict["delta_ns"].to_list() == [0]
 
 
 def test_a_baseline_gives_the_same_answer_as_its_capture(run, tmp_path):

@@ -49,7 +49,7 @@ def test_the_part_before_a_time_is_summed_apart():
     steps    [0 0            [20 1       [40
     event         |5----------22-|25
     """
-    until = pl.DataFrame({"event_id": [0], "until_ns": [22]})
+    until = np.array([0]), np.array([22])
     found = step_figures(Events([0], [0], [5], [25]), windows((0, 0, 0, 20), (0, 1, 20, 40)), 1, until)
     assert found.elapsed_ns.tolist() == [[15], [5]]
     assert found.early_ns.tolist() == [[15], [2]]

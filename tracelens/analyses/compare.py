@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from tracelens.analyses.compare_notices import FLOOR_FRAC, comparison_notices
 from tracelens.analyses.compare_pairs import pair_collectives, pair_groups, pair_names
 from tracelens.analyses.compare_parts import Parts
-from tracelens.analyses.compare_sides import SideFigures, graph_tracing, rungs_of, shared_rung, side_figures
+from tracelens.analyses.compare_sides import SideFigures, graph_tracing, kept_of, rungs_of, shared_rung, side_figures
 from tracelens.analyses.compare_words import Finding, headline
 from tracelens.analyses.evidence import blocks_for
-from tracelens.analyses.steps import find_steps
 from tracelens.errors import NotComparableError
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
@@ -112,17 +111,12 @@ def compare(before: LoadedTrace | Sequence[LoadedTrace], after: LoadedTrace | Se
     figures = [
         [side_figures(trace, *chosen) for trace in side] for side, chosen in zip(sides, (ours, theirs), strict=True)
     ]
-    notices = [notice for side in sides for trace in side for notice in (*trace.notices, *_of_steps(trace))]
+    notices = [notice for side in sides for trace in side for notice in (*trace.notices, *kept_of(trace).notices)]
     provenance: dict[str, Any] = {
         name: [trace.provenance() | {"window": one.window} for trace, one in zip(side, kept, strict=True)]
         for name, side, kept in zip(("before", "after"), sides, figures, strict=True)
     }
     return compare_figures(figures[0], figures[1], notices, provenance)
-
-
-def _of_steps(trace: LoadedTrace) -> list[Notice]:
-    """What was noticed about the steps that the answer rests on."""
-    return [notice for notice in find_steps(trace).notices if notice.severity == "warning"]
 
 
 def _common_rungs(captures: list[list[tuple[str, str, int]]]) -> list[tuple[str, str, int]]:

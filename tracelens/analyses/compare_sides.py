@@ -13,16 +13,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tracelens.analyses.alignment import find_alignment
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_figures import step_figures
+from tracelens.analyses.step_search import search_steps
 from tracelens.analyses.step_summary import steps_counted
-from tracelens.analyses.steps import find_steps, steps
+from tracelens.analyses.steps import steps
 from tracelens.errors import NotComparableError, UsageError
+from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
 
 _SQL = Path(__file__).with_suffix(".sql")
 _FORMAT = 1
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Gap causes, as the columns of `steps` name them.
 CAUSES = ("host_late", "launch_latency", "in_graph", "back_to_back", "step_boundary", "other_gap")
@@ -129,11 +134,67 @@ def load_side(path: Path) -> SideFigures:
         ) from error
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a comparison keeps of a capture: its steps, and of its events only when collectives waited.
+
+    Attributes:
+        counted: the rows of `Steps.table` that enter comparisons.
+        figures: the table `steps`, where any does.
+        marker: what the steps were found by.
+        notices: warnings about the steps.
+        wait_id, wait_until_ns: int64, ids of the collectives whose wait is known, ascending, and when the last member
+            of each arrived, on the own time of the event's rank.
+    """
+
+    counted: pl.DataFrame
+    figures: pl.DataFrame
+    marker: str
+    notices: tuple[Notice, ...]
+    wait_id: Ints
+    wait_until_ns: Ints
+
+
+def kept_of(trace: LoadedTrace) -> Kept:
+    """What a comparison needs of a capture, worked out once; what that took is given back."""
+    result: Kept = trace.memo("compared", lambda: _keep(trace))
+    return result
+
+
+def _keep(trace: LoadedTrace) -> Kept:
+    with trace.briefly() as brief:
+        found = search_steps(brief)
+        counted = _counting(brief, found.table)
+        return Kept(
+            counted,
+            pl.DataFrame() if counted.is_empty() else steps(brief).tables["steps"],
+            str(found.facts["marker"]),
+            tuple(notice for notice in found.notices if notice.severity == "warning"),
+            *_waits(brief),
+        )
+
+
+def _waits(trace: LoadedTrace) -> tuple[Ints, Ints]:
+    """`Kept.wait_id` and `Kept.wait_until_ns`."""
+    found = find_alignment(trace).operations
+    calls, waited = found.recorded, found.accepted
+    count = int(np.count_nonzero(waited))
+    ids, until_ns = trace.room.empty(count, np.int64), trace.room.empty(count, np.int64)
+    at = 0
+    for part in blocks(0, len(calls)):
+        some = np.flatnonzero(waited[part])
+        filled = slice(at, at + len(some))
+        ids[filled] = calls.event_id[part][some]
+        np.add(calls.start[part][some], found.wait_ns[part][some], out=until_ns[filled])
+        at = filled.stop
+    return ids, until_ns
+
+
 def rungs_of(trace: LoadedTrace) -> list[tuple[str, str, int]]:
     """(phase, rung, number of steps that count) of a capture, most steps first."""
     counted = (
-        _counting(trace)
-        .select("set", "step", "phase", "rung")
+        kept_of(trace)
+        .counted.select("set", "step", "phase", "rung")
         .unique()
         .group_by("phase", "rung")
         .len()
@@ -142,11 +203,9 @@ def rungs_of(trace: LoadedTrace) -> list[tuple[str, str, int]]:
     return [(str(phase), str(rung), int(count)) for phase, rung, count in counted.iter_rows()]
 
 
-def _counting(trace: LoadedTrace) -> pl.DataFrame:
+def _counting(trace: LoadedTrace, table: pl.DataFrame) -> pl.DataFrame:
     """Steps that enter comparisons: complete on every rank of their set, not warm-up, as selected."""
-    table = find_steps(trace).table.filter(
-        pl.col("complete_on_all") & ~pl.col("warm_up") & pl.col("rank").is_in(trace.ranks)
-    )
+    table = table.filter(pl.col("complete_on_all") & ~pl.col("warm_up") & pl.col("rank").is_in(trace.ranks))
     if trace.options.steps is not None:
         table = table.filter(pl.col("step").is_between(*trace.options.steps))
     if trace.options.phase is not None:
@@ -176,7 +235,8 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
     Raises:
         NotComparableError: there are none.
     """
-    table = _counting(trace).filter((pl.col("phase") == phase) & (pl.col("rung") == rung))
+    kept = kept_of(trace)
+    table = kept.counted.filter((pl.col("phase") == phase) & (pl.col("rung") == rung))
     if table.is_empty():
         raise NotComparableError(f"no complete step of {phase} {rung}", "`tracelens steps` shows what there is.")
     order = table.select("set", "step").unique().sort("set", "step").with_row_index("row")
@@ -188,12 +248,9 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
         pl.col("window_end_ns").alias("end_ns"),
     )
     listed = trace.rows(_SQL, "names")
-    until, wait_known = _wait_until(trace)
-    figures = step_figures(trace, windows, listed.height, until)
+    figures = step_figures(trace, windows, listed.height, (kept.wait_id, kept.wait_until_ns))
     members = table.group_by("row").len().sort("row")["len"].to_numpy().astype(np.float64)[:, None]
-    per_rank = (
-        steps(trace).tables["steps"].join(table.select("set", "step", "rank", "row"), on=["step", "rank"], how="inner")
-    )
+    per_rank = kept.figures.join(table.select("set", "step", "rank", "row"), on=["step", "rank"], how="inner")
     gap_columns = [f"{cause}_ns" for cause in CAUSES]
     by_step = (
         per_rank.group_by("row")
@@ -226,22 +283,12 @@ def side_figures(trace: LoadedTrace, phase: str, rung: str) -> SideFigures:
         calls=figures.calls[:, used] / members,
         gap_ns=by_step.select(gap_columns).fill_null(0).to_numpy().astype(np.float64),
         ranks=_by_rank(figures.rank_elapsed_ns, listed, windows, per_rank),
-        environment=_environment(trace),
+        environment=_environment(trace, kept.marker),
         rungs=rungs_of(trace),
         span_ns=float(spans["span_ns"].mean() or 0),  # type: ignore[arg-type]
-        wait_known=wait_known,
+        wait_known=len(kept.wait_id) > 0,
         window=f"{phase} {rung}: {count} of steps {numbers[0]}-{numbers[-1]}" + (f" ({each})" if each else ""),
     )
-
-
-def _wait_until(trace: LoadedTrace) -> tuple[pl.DataFrame, bool]:
-    """event_id, until_ns: when the last member of each collective arrived, on the own time of the event's rank."""
-    from tracelens.analyses.alignment import find_alignment
-
-    found = find_alignment(trace).operations
-    calls, waited = found.recorded, found.accepted
-    until = pl.DataFrame({"event_id": calls.event_id[waited], "until_ns": calls.start[waited] + found.wait_ns[waited]})
-    return until, until.height > 0
 
 
 def _by_rank(
@@ -272,15 +319,14 @@ def graph_tracing(trace: LoadedTrace) -> str | None:
     return told
 
 
-def _environment(trace: LoadedTrace) -> dict[str, str]:
+def _environment(trace: LoadedTrace, marker: str) -> dict[str, str]:
     told = {str(key): str(value) for key, value in trace.rows(_SQL, "environment").iter_rows()}
-    marker = find_steps(trace).facts
     return told | {
         "ranks": str(len(trace.ranks)),
         "engine": str(trace.detection.engine or "unknown"),
         "model": str(trace.detection.model or "unknown"),
         "rules": trace.ruleset.name,
-        "step_marker": str(marker["marker"]),
+        "step_marker": marker,
         "attribution": trace.options.attribution,
     }
 

@@ -46,7 +46,7 @@ class StepFigures:
 
 
 def step_figures(
-    trace: LoadedTrace, windows: pl.DataFrame, names: int, until: pl.DataFrame | None = None
+    trace: LoadedTrace, windows: pl.DataFrame, names: int, until: tuple[Ints, Ints] | None = None
 ) -> StepFigures:
     """Exclusive time and calls of every name in every window.
 
@@ -55,7 +55,7 @@ def step_figures(
         windows: rank, step (0, 1, ... in the order of the answer), start_ns, end_ns on the export's own time; disjoint
             within a rank.
         names: number of names in kernel_name.
-        until: event_id, until_ns, ascending by event_id: events whose time before `until_ns` is also summed apart.
+        until: (event ids, ascending; own times in ns): events whose time before those times is also summed apart.
     """
     ranks = sorted(windows["rank"].unique().to_list())
     lanes = np.full(max(ranks, default=0) + 1, -1, np.int64)
@@ -99,9 +99,9 @@ def step_figures(
 class _Until:
     """Times of listed events, handed out along the events in their order."""
 
-    def __init__(self, until: pl.DataFrame | None) -> None:
-        self._event = until["event_id"].to_numpy() if until is not None else np.zeros(0, np.int64)
-        self._time = until["until_ns"].to_numpy() if until is not None else np.zeros(0, np.int64)
+    def __init__(self, until: tuple[Ints, Ints] | None) -> None:
+        nothing = np.zeros(0, np.int64)
+        self._event, self._time = until or (nothing, nothing)
         self._next = 0
 
     def of_next(self, count: int, end_ns: Ints) -> Ints | None:
