@@ -57,6 +57,7 @@ def _compared(asked: Asked, other: str, trace: Trace, stack: ExitStack) -> Compa
     from tracelens.api import compare
 
     before = stack.enter_context(asked.load((other,)))
+    trace.steps()  # The page shows them too; what a comparison finds by itself it does not leave behind.
     return compare(before, trace)
 
 
