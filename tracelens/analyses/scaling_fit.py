@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtrit  # Student's t quantile; scipy.stats alone costs half a second to import
 
 from tracelens.errors import NotIdentifiableError
 
@@ -197,7 +197,7 @@ def _intervals(values: Floats, covariance: Floats, rss: float, points: int) -> l
     freedom = points - len(values)
     if freedom < 1:
         return [Estimate(float(value)) for value in values]
-    half = float(student_t.ppf(0.5 + CONFIDENCE / 2, freedom)) * np.sqrt(np.diag(covariance) * rss / freedom)
+    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * np.sqrt(np.diag(covariance) * rss / freedom)
     return [Estimate(float(v), float(v - h), float(v + h)) for v, h in zip(values, half, strict=True)]
 
 
