@@ -5,6 +5,9 @@ rank 0   |gemm 1..3|   |norm 4..5|  |copy 6..7|
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -137,3 +140,30 @@ def test_no_size_of_memory() -> None:
     with pytest.raises(ValueError, match="no size"):
         bytes_of("much")
     assert 0 < default_bytes() <= 4 * 10**9
+
+
+def test_threads_share_one_heap() -> None:
+    """glibc counts its heaps: one for eight threads that all hold memory at once."""
+    if not hasattr(ctypes.CDLL(None), "malloc_info"):
+        pytest.skip("another C library")
+    script = """
+import ctypes, threading
+from tracelens.memory import share_one_heap
+libc = ctypes.CDLL(None)
+libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
+{call}
+together = threading.Barrier(8)
+def hold():
+    together.wait(); libc.malloc(100_000); together.wait()
+threads = [threading.Thread(target=hold) for _ in range(8)]
+[one.start() for one in threads]; [one.join() for one in threads]
+out = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, out); libc.fclose(out)
+"""
+    counts = []
+    for call in ("", "share_one_heap()"):
+        ran = subprocess.run(
+            [sys.executable, "-c", script.format(call=call)], capture_output=True, text=True, check=True
+        )
+        counts.append(ran.stdout.count("<heap nr="))
+    assert counts[1] == 1 < counts[0]

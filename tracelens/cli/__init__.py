@@ -16,6 +16,9 @@ def main(arguments: list[str] | None = None) -> None:
     """
     import gc
 
+    from tracelens.memory import share_one_heap
+
+    share_one_heap()
     # Modules and what they loaded stay to the end: looking through them for cycles, again and again and once more at
     # exit, finds nothing, and takes a seventh of a short answer's time.
     gc.set_threshold(100_000)
