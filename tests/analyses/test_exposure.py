@@ -20,7 +20,7 @@ def exposed_us(rows: list[Any], folder: Path) -> tuple[float, float]:
     """(collective time, exposed time) of a drawn capture of one rank, us."""
     with load(rows, folder) as trace:
         tl = timeline(trace)
-        found = exposure(tl, tl.start[:1], tl.end.max(keepdims=True))
+        found = exposure(tl, tl.start[:1], tl.end[:].max(keepdims=True))
         return found.collective_ns[0] / US, found.exposed_ns[0] / US
 
 

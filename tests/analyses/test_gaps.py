@@ -380,7 +380,7 @@ def timeline_of(ranks: list[list[tuple[int, int]]], threads: int) -> Timeline:
         first_id=none,
         shift=none,
         start=start,
-        end=start + np.array([length for events in ranks for _, length in events], np.int64),
+        length=np.array([length for events in ranks for _, length in events], np.uint32),
         kind=none.astype(np.uint8),
         in_graph=none.astype(bool),
         stream=none.astype(np.uint8),

@@ -92,7 +92,7 @@ def _collectives(tl: Timeline, place: int) -> tuple[Ints, Flags]:
     works = np.zeros(len(tl.stream_number), bool)
     for part in tl.stretches(place):
         collective = tl.is_collective[part]
-        found.append(part.start + np.flatnonzero(collective & (tl.end[part] > tl.start[part])))
+        found.append(part.start + np.flatnonzero(collective & (tl.length[part] > 0)))
         runs = run_starts(tl.stream[part])
         works[tl.stream[part][runs[np.logical_or.reduceat(_working(tl, part), runs)]]] = True
     return np.concatenate(found), works
@@ -109,5 +109,5 @@ def _working_on(tl: Timeline, place: int, streams: Flags) -> Ints:
 
 
 def _working(tl: Timeline, part: slice) -> Flags:
-    result: Flags = (tl.kind[part] == KERNEL) & ~tl.is_collective[part] & (tl.end[part] > tl.start[part])
+    result: Flags = (tl.kind[part] == KERNEL) & ~tl.is_collective[part] & (tl.length[part] > 0)
     return result

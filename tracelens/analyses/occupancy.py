@@ -117,12 +117,13 @@ def _gaps_of(tl: Timeline, part: slice, reached: int, top: int) -> _Found:
         reached: latest end so far, after the first of them begins.
         top: event that has it, negative where there is none.
     """
-    start, end = tl.start[part], tl.end[part]
+    start, length = tl.start[part], tl.length[part]
     # Zero-length events take no time, end no gap and extend no span.
     places: Ints | None = None
-    if not bool((end > start).all()):
-        places = np.flatnonzero(end > start)
-        start, end = start[places], end[places]
+    if not bool((length > 0).all()):
+        places = np.flatnonzero(length > 0)
+        start, length = start[places], length[places]
+    end = start + length
     if len(start) == 0:
         none = np.empty(0, np.int32)
         return _Found(none, none, none, reached, top, -1)

@@ -120,7 +120,7 @@ def _find(tl: Timeline) -> Replays:
     last = np.zeros(count, np.int64)
     last[replay[nodes]] = nodes
     kernel = tl.kind == KERNEL
-    spent = np.where(kernel, tl.end - tl.start, 0)
+    spent = np.where(kernel, tl.length, 0)
     none = np.empty(0, np.int64)
     units = Units(
         bounds=bounds,
@@ -130,7 +130,7 @@ def _find(tl: Timeline) -> Replays:
         place=place[order],
         replay=replay,
         kernel_count=np.add.reduceat(kernel, opens, dtype=np.int64)[order] if len(opens) else none,
-        kernel_ns=np.add.reduceat(spent, opens)[order] if len(opens) else none,
+        kernel_ns=np.add.reduceat(spent, opens, dtype=np.int64)[order] if len(opens) else none,
     )
     copies, kinds = tl.copies
     to_host, samples = np.zeros(count, bool), np.zeros(count, bool)

@@ -148,7 +148,7 @@ def _in_issue_order(tl: Timeline, wanted: Flags) -> Ints:
 def _on_main_stream(tl: Timeline) -> Flags:
     """Kernels of the stream with most kernel time on each rank."""
     kernel = tl.kind == KERNEL
-    spent = np.bincount(tl.stream[kernel], (tl.end - tl.start)[kernel], minlength=len(tl.stream_number))
+    spent = np.bincount(tl.stream[kernel], tl.length[kernel], minlength=len(tl.stream_number))
     main = np.zeros(len(tl.stream_number), bool)
     # Streams ascend by rank; of equals the first.
     by_rank = np.lexsort((np.arange(len(spent)), -spent, tl.stream_rank))
@@ -160,7 +160,7 @@ def _on_main_stream(tl: Timeline) -> Flags:
 
 def _idle_before(tl: Timeline) -> Ints:
     """Idle time of the device right before each event; 0 where it was busy, and at a rank's first event."""
-    reached = np.maximum.accumulate(tl.end)
+    reached = np.maximum.accumulate(tl.start + tl.length)
     result = np.zeros(len(tl), np.int64)
     result[1:] = np.maximum(tl.start[1:] - reached[:-1], 0)
     result[tl.first[:-1]] = 0

@@ -131,8 +131,8 @@ def _runs(tl: Timeline, member: Codes) -> pl.DataFrame:
 def _runs_of(tl: Timeline, member: Codes, part: slice) -> dict[str, npt.NDArray[Any]]:
     row, stream = member[part], tl.stream[part]
     begins = run_starts(row, stream)
-    start, end, kind = tl.start[part], tl.end[part], tl.kind[part]
-    length = end - start
+    start, length, kind = tl.start[part], tl.length[part], tl.kind[part]
+    end = start + length
     kernel = kind == KERNEL
     sums = {
         "kernel_ns": np.where(kernel | (kind == GRAPH), length, 0),

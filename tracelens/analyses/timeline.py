@@ -18,7 +18,17 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.blocks import blocks, each, run_starts
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, narrowest, one_number, read_columns
+from tracelens.analyses.timeline_columns import (
+    SQL,
+    Codes,
+    Columns,
+    Ints,
+    Lengths,
+    Narrow,
+    narrowest,
+    one_number,
+    read_columns,
+)
 from tracelens.analyses.timeline_launches import Launches, link_events, read_launches
 from tracelens.trace import LoadedTrace
 
@@ -60,6 +70,18 @@ NOT_SAMPLING = r"(?i)moe|expert|gating|router|resampl|upsampl|downsampl|interpol
 
 
 @dataclass(frozen=True)
+class _Ends:
+    """Ends of events, worked out where they are asked for: what is kept is shorter."""
+
+    start: Ints
+    length: Lengths
+
+    def __getitem__(self, places: slice | npt.NDArray[Any]) -> Ints:
+        result: Ints = self.start[places] + self.length[places]
+        return result
+
+
+@dataclass(frozen=True)
 class Timeline:
     """Events in the order of their ids (rank, start) on one axis.
 
@@ -69,7 +91,7 @@ class Timeline:
         first_id: int64 [ranks], the id of each rank's first event; the ids of a rank follow each other.
         shift: int64 ns [ranks]; axis time = the rank's own time + shift.
         start: int64 ns [events] on the axis.
-        end: int64 ns [events] on the axis.
+        length: ns [events], uint32 unless one is 4.3 s or longer.
         kind: uint8 [events].
         in_graph: bool [events], whether each is a node of a replayed graph.
         stream: [events], place in `stream_number` of this (rank, stream), in the fewest bytes.
@@ -88,7 +110,7 @@ class Timeline:
     first_id: Ints
     shift: Ints
     start: Ints
-    end: Ints
+    length: Lengths
     kind: npt.NDArray[np.uint8]
     in_graph: Flags
     stream: Narrow
@@ -102,6 +124,11 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def end(self) -> _Ends:
+        """When events end, int64 ns on the axis: `end[places]`, `end[part]`."""
+        return _Ends(self.start, self.length)
 
     @cached_property
     def ranks(self) -> Ints:
@@ -247,25 +274,29 @@ def timeline(trace: LoadedTrace) -> Timeline:
     return result
 
 
+def _last_end(columns: Columns, low: int, high: int) -> int:
+    """The latest end of some events."""
+    return max(int((columns.start[part] + columns.length[part]).max()) for part in blocks(low, high))
+
+
 def _build(trace: LoadedTrace) -> Timeline:
     names = trace.rows(SQL, "kernel_names")
     columns = read_columns(trace, names.height)
-    first, start, end = columns.first, columns.start, columns.end
-    table = trace.rows(SQL, "ranks", ranks=trace.ranks).filter(pl.col("rank").is_in(columns.rank))
+    first, start = columns.first, columns.start
     lows = start[first[:-1]]
-    highs = np.maximum.reduceat(end, first[:-1]) if len(table) else lows
-    stride = int((highs - lows).max(initial=0)) + 1_000_000_000
+    highs = [_last_end(columns, low, high) for low, high in pairwise(first.tolist())]
+    table = trace.rows(SQL, "ranks", ranks=trace.ranks).filter(pl.col("rank").is_in(columns.rank))
+    stride = int((np.array(highs, np.int64) - lows).max(initial=0)) + 1_000_000_000
     shift = np.arange(len(table), dtype=np.int64) * stride - lows
     for moved, low, high in zip(shift.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True):
         start[low:high] += moved
-        end[low:high] += moved
     return Timeline(
         rank_table=table,
         first=first,
         first_id=columns.first_id,
         shift=shift,
         start=start,
-        end=end,
+        length=columns.length,
         kind=columns.kind,
         in_graph=columns.in_graph,
         stream=columns.stream,

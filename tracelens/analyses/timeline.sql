@@ -15,7 +15,7 @@ SELECT rank, count(*) AS event_count FROM event WHERE list_contains($ranks::INTE
 -- One row per event: the columns that every walk needs. in_graph: 1 for a node of a replayed graph, else 0.
 -- graph: the graph it ran in; -1 outside graphs and where the export has no graph ids.
 -- copy_kind: 1 for a copy from host to device, 2 from device to host, inside or outside graphs, else 0.
-SELECT event_id, rank, start_ns, end_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
+SELECT event_id, rank, end_ns - start_ns AS length_ns, start_ns, kind::UTINYINT AS kind, (coalesce(graph_node, 0) <> 0)::UTINYINT AS in_graph,
     name_id, coalesce(graph, -1) AS graph, coalesce(stream, -1) AS stream,
     CASE WHEN kind = 1 AND copy_kind IN (1, 2) THEN copy_kind ELSE 0 END::UTINYINT AS copy_kind
 FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)

@@ -25,6 +25,7 @@ _BATCH_ROWS = 262_144
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Narrow = npt.NDArray[np.unsignedinteger]
+Lengths = Ints | npt.NDArray[np.uint32]
 Places = tuple[Ints, npt.NDArray[Any]]
 """Places of events and a value for each."""
 
@@ -37,7 +38,8 @@ class Columns:
         rank: int64 [ranks with events], ascending.
         first: int64 [ranks + 1], where each rank's events begin.
         first_id: int64 [ranks], id of each rank's first event; those of its others follow.
-        start, end: int64 ns [events], own time.
+        start: int64 ns [events], own time.
+        length: ns [events], uint32 unless one is 4.3 s or longer.
         kind: uint8 [events].
         in_graph: bool [events].
         stream: [events], place in `streams`.
@@ -51,7 +53,7 @@ class Columns:
     first: Ints
     first_id: Ints
     start: Ints
-    end: Ints
+    length: Lengths
     kind: npt.NDArray[np.uint8]
     in_graph: npt.NDArray[np.bool_]
     stream: Narrow
@@ -70,7 +72,7 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
     sizes = trace.rows(SQL, "event_counts", ranks=trace.ranks)
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes["event_count"].to_numpy())])
     count, room = int(first[-1]), trace.room
-    start, end = room.empty(count, np.int64), room.empty(count, np.int64)
+    start, lengths = room.empty(count, np.int64), _NarrowNumbers(count, room)
     kind, in_graph = room.empty(count, np.uint8), room.empty(count, bool)
     name = room.empty(count, narrowest(name_count))
     streams = PairCodes(count, room)
@@ -81,12 +83,13 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         heads: list[tuple[int, int, int]] = []
         ranks = sizes["rank"][chosen].to_list()
         low = int(first[chosen.start])
-        for batch, (ids, rank, *values, graph, number, copy_kind) in batches(
+        for batch, (ids, rank, length, *values, graph, number, copy_kind) in batches(
             trace, "events", ranks=ranks, first=ranks[0], last=ranks[-1]
         ):
             part = slice(batch.start + low, batch.stop + low)
-            for target, own in zip((start, end, kind, in_graph, name), values, strict=True):
+            for target, own in zip((start, kind, in_graph, name), values, strict=True):
                 target[part] = own
+            lengths.write(part, length)
             begins = run_starts(graph)
             graphs.append((begins + part.start, graph[begins]))
             copied = np.flatnonzero(copy_kind)
@@ -105,7 +108,7 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         first=np.append(columns[1], count),
         first_id=columns[2],
         start=start,
-        end=end,
+        length=lengths.values,
         kind=kind,
         in_graph=in_graph,
         stream=code,
@@ -151,6 +154,22 @@ def _add_heads(heads: list[tuple[int, int, int]], low: int, ids: Ints, rank: Cod
         heads.append((int(rank[place]), low + place, int(ids[place])))
     if not in_order:
         raise RuntimeError("the table of events is not in the order of its ids")
+
+
+class _NarrowNumbers:
+    """Numbers that mostly fit into 32 bits without a sign, written by several threads."""
+
+    def __init__(self, count: int, room: ArrayRoom) -> None:
+        self._room = room
+        self._lock = threading.Lock()
+        self.values: Lengths = room.empty(count, np.uint32)
+
+    def write(self, part: slice, values: Ints) -> None:
+        with self._lock:
+            limits = np.iinfo(self.values.dtype)
+            if int(values.min()) < limits.min or int(values.max()) > limits.max:
+                self.values = as_type(self.values, np.int64, self._room)
+            self.values[part] = values
 
 
 class PairCodes:
