@@ -183,6 +183,11 @@ class LoadedTrace:
         return self.options.threads or self._loaded.means.thread_count
 
     @property
+    def limit_bytes(self) -> int:
+        """How much memory may be used."""
+        return self._loaded.means.limit_bytes
+
+    @property
     def notices(self) -> tuple[Notice, ...]:
         """What was noticed so far, warnings first."""
         rows = self.db.execute(

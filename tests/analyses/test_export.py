@@ -8,13 +8,14 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracelens.analyses.alignment import find_alignment
-from tracelens.analyses.export import model_tables, picture, write_duckdb
+from tracelens.analyses.export import ModelTable, model_tables, picture, table_rows, write_duckdb
 from tracelens.analyses.slices import event_slices, parted, wait_slices
 from tracelens.api import Trace, load
 from tracelens.cli import run
@@ -125,6 +126,26 @@ def test_duckdb_holds_tables_and_comments_but_no_host(trace: Trace, tmp_path: Pa
         )
         assert bare.fetchall() == []
         assert copy.execute("SELECT * FROM duckdb_columns() WHERE column_name = 'hostname'").fetchall() == []
+
+
+def test_a_duckdb_file_is_written_within_the_memory_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of it is the new file's, not what DuckDB would take by itself."""
+    connect, opened, limits = duckdb.connect, [], set()
+
+    def spy(*given: str) -> duckdb.DuckDBPyConnection:
+        opened.append(connect(*given))
+        return opened[-1]
+
+    def rows(trace: Trace, table: ModelTable) -> pyarrow.RecordBatchReader:
+        limits.add(opened[-1].execute("SELECT current_setting('memory_limit')").fetchall()[0])
+        return table_rows(trace, table)
+
+    source = next((FIXTURES / "decode_tp2").glob("*.sqlite"))
+    with load(source, use_cache=False, memory="800MiB") as loaded:
+        monkeypatch.setattr(duckdb, "connect", spy)
+        monkeypatch.setattr("tracelens.analyses.export.table_rows", rows)
+        write_duckdb(loaded, tmp_path / "x.duckdb")
+    assert limits == {("190.7 MiB",)}
 
 
 def test_every_model_table_says_what_it_is(trace: Trace) -> None:

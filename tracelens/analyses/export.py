@@ -169,6 +169,10 @@ def write_duckdb(trace: LoadedTrace, path: Path) -> list[ModelTable]:
     tables = model_tables(trace)
     # Rows cross as Arrow: the trace's own connection may no longer touch files once a query of the user's has run.
     with duckdb.connect(str(path)) as exported:
+        # By itself it would take four fifths of the machine's memory; what is beyond goes to the file meanwhile.
+        exported.execute("SET memory_limit = ?", [f"{trace.limit_bytes // 4}B"])
+        exported.execute("SET threads = ?", [trace.threads])
+        exported.execute("SET enable_progress_bar = false")
         for table in tables:
             target = _quoted(table.name)
             exported.register("incoming", table_rows(trace, table))
