@@ -1,9 +1,13 @@
 """`collectives`: calls, durations, waits, exposure and bandwidth per operation."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.running import REAL, needs_real, tracelens
 from tracelens.analyses.collectives import CollectivesResult, collectives
+from tracelens.analyses.collectives_tables import middle
 from tracelens.simulate import CaptureSpec, Kernel, Stretch, simulate, write, write_events
 from tracelens.trace import Options, open_trace
 
@@ -103,6 +107,13 @@ def test_warm_up_and_selection(tmp_path):
     every, decode = answer(tmp_path), answer(tmp_path, phase="decode")
     assert len(every.tables["instances"]) - len(decode.tables["instances"]) == 9 * 2
     assert set(decode.tables["instances"]["step"].drop_nulls()) <= set(range(1, 25))
+
+
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=40))
+def test_the_middle_of_whole_numbers(values):
+    ordered = sorted(values)
+    low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
+    assert middle(np.array(values)) == round((low + high) / 2)
 
 
 @needs_real

@@ -5,64 +5,75 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.analyses.lateness import (
-    Stretches,
     device_detail,
+    lateness_sums,
     main_cause,
     mean_lateness,
     reference_member,
-    split_lateness,
+    upstream_sums,
+    work_of,
 )
 
+PLACES = {"lateness": 0, "upstream": 1, "device": 2, "host": 3}
 
-def stretches(arrival, previous, device, host, elsewhere=None, usable=None):
+
+def reference(arrival):
+    """[instances][members] -> column of the lower median, of equal ones the lower first."""
     arrival = np.array(arrival, np.int64)
-    return Stretches(
-        arrival,
-        np.array(previous, np.int64),
-        np.array(device, np.int64),
-        np.array(host, np.int64),
-        np.zeros(arrival.shape, bool) if elsewhere is None else np.array(elsewhere),
-        np.ones(len(arrival), bool) if usable is None else np.array(usable),
-    )
+    return reference_member(arrival, np.sort(arrival, axis=1))
+
+
+def means(arrival, previous, device, host, elsewhere=None):
+    """`mean_lateness` of [instances][members], the way the parts are added up."""
+    arrival, previous, device, host = (np.array(v, np.int64).T for v in (arrival, previous, device, host))
+    elsewhere = np.zeros(arrival.shape, bool) if elsewhere is None else np.array(elsewhere).T
+    at = reference(arrival.T)
+    work = [work_of(d, h, at == row) for row, (d, h) in enumerate(zip(device, host, strict=True))]
+    late, left = lateness_sums(arrival, at), upstream_sums(previous, elsewhere, at)
+    return {name: v.tolist() for name, v in mean_lateness(arrival.shape[1], late, left, work).items()}
 
 
 def test_the_reference_is_the_lower_median():
     """Of four the second, of three the middle one, of two the first, of five the third."""
-    assert reference_member(np.array([[40, 10, 30, 20]])).tolist() == [3]
-    assert reference_member(np.array([[30, 10, 20]])).tolist() == [2]
-    assert reference_member(np.array([[20, 10]])).tolist() == [1]
-    assert reference_member(np.array([[5, 4, 3, 2, 1]])).tolist() == [2]
+    assert reference([[40, 10, 30, 20]]).tolist() == [3]
+    assert reference([[30, 10, 20]]).tolist() == [2]
+    assert reference([[20, 10]]).tolist() == [1]
+    assert reference([[5, 4, 3, 2, 1]]).tolist() == [2]
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n), min_size=1)))
+@settings(max_examples=150, deadline=None)
+def test_the_reference_of_members_that_arrive_together(rows):
+    expected = [sorted(range(len(row)), key=lambda k: (row[k], k))[(len(row) + 1) // 2 - 1] for row in rows]
+    assert reference(rows).tolist() == expected
 
 
 def test_three_ranks_three_reasons():
     """All left the collective before at 100.
 
-    rank 0   ]--60 device--|160                       the reference
-    rank 1   ]----80 device----|180                   20 later: device
-    rank 2   ]--60 device--,, 30 host ,,|195          35 later: 30 host, 5 other
+    rank 0   ]--60 device--|160                       the earliest
+    rank 1   ]----80 device----|180                   the reference
+    rank 2   ]--60 device--,, 30 host ,,|195          15 later: 30 host, 5 other, less 20 device
     """
-    found = split_lateness(stretches([[160, 180, 195]], [[100, 100, 100]], [[60, 80, 60]], [[0, 0, 30]]))
-    # Arrivals 160, 180, 195: the lower median of three is the middle one, rank 1.
-    assert found.lateness.tolist() == [[-20, 0, 15]]
-    assert found.device.tolist() == [[-20, 0, -20]]
-    assert found.host.tolist() == [[0, 0, 30]]
-    assert found.upstream.tolist() == [[0, 0, 0]]
-    assert found.other.tolist() == [[0, 0, 5]]
+    assert means([[160, 180, 195]], [[100, 100, 100]], [[60, 80, 60]], [[0, 0, 30]]) == {
+        "lateness": [-20, 0, 15],
+        "device": [-20, 0, -20],
+        "host": [0, 0, 30],
+        "upstream": [0, 0, 0],
+        "other": [0, 0, 5],
+    }
 
 
 def test_upstream_counts_only_from_another_communicator():
     """Rank 1 left its collective 40 later; only where that was another communicator's it is upstream."""
-    same = split_lateness(stretches([[100, 140]], [[50, 90]], [[50, 50]], [[0, 0]]))
-    assert (same.upstream.tolist(), same.other.tolist()) == ([[0, 0]], [[0, 40]])
-    other = split_lateness(stretches([[100, 140]], [[50, 90]], [[50, 50]], [[0, 0]], [[False, True]]))
-    assert (other.upstream.tolist(), other.other.tolist()) == ([[0, 40]], [[0, 0]])
+    same = means([[100, 140]], [[50, 90]], [[50, 50]], [[0, 0]])
+    assert (same["upstream"], same["other"]) == ([0, 0], [0, 40])
+    other = means([[100, 140]], [[50, 90]], [[50, 50]], [[0, 0]], [[False, True]])
+    assert (other["upstream"], other["other"]) == ([0, 40], [0, 0])
 
 
-def test_instances_without_a_previous_one_are_left_out():
-    found = split_lateness(
-        stretches([[1, 2], [10, 20]], [[0, 0], [5, 5]], [[0, 0], [5, 15]], [[0, 0], [0, 0]], usable=[False, True])
-    )
-    assert found.lateness.tolist() == [[0, 10]]
+def test_nothing_is_told_without_instances():
+    assert mean_lateness(0, np.zeros(2, np.int64), np.zeros(2, np.int64), []) == {}
 
 
 @given(
@@ -75,17 +86,19 @@ def test_instances_without_a_previous_one_are_left_out():
     )
 )
 @settings(max_examples=150, deadline=None)
-def test_the_parts_sum_exactly(rows):
-    arrival, previous, device, host, elsewhere = ([[row[k] for row in instance] for instance in rows] for k in range(5))
-    found = split_lateness(stretches(arrival, previous, device, host, elsewhere))
-    assert (found.device + found.host + found.upstream + found.other == found.lateness).all()
-    halves = [
-        [part[at] for at in (slice(None, 5), slice(5, None))] for part in (arrival, previous, device, host, elsewhere)
-    ]
-    means = mean_lateness(stretches(*half) for half in zip(*halves, strict=True) if half[0])
-    assert means["lateness"].tolist() == np.rint(found.lateness.sum(axis=0) / len(rows)).tolist()
-    assert (means["device"] + means["host"] + means["upstream"] + means["other"] == means["lateness"]).all()
-    assert (np.sort(found.lateness, axis=1)[:, (len(rows[0]) + 1) // 2 - 1] == 0).all()
+def test_means_as_instance_by_instance(rows):
+    """Each member's own arrival, device, host less those of the instance's reference, and its rest."""
+    found = means(*([[row[k] for row in instance] for instance in rows] for k in range(5)))
+    columns = dict.fromkeys(("lateness", "device", "host", "upstream"), 0)
+    for instance in rows:
+        order = sorted(range(len(instance)), key=lambda k: (instance[k][0], k))
+        usual = instance[order[(len(instance) + 1) // 2 - 1]]
+        own = {name: np.array([member[k] - usual[k] for member in instance]) for name, k in PLACES.items()}
+        own["upstream"] *= np.array([member[4] or usual[4] for member in instance])
+        columns = {name: columns[name] + own[name] for name in columns}
+    expected = {name: np.rint(total / len(rows)).astype(int) for name, total in columns.items()}
+    expected["other"] = expected["lateness"] - expected["device"] - expected["host"] - expected["upstream"]
+    assert found == {name: values.tolist() for name, values in expected.items()}
 
 
 def test_causes():

@@ -7,7 +7,10 @@ import pytest
 
 from tests.analyses.test_straggler import EIGHT_LENGTH, EIGHT_START
 from tests.running import REAL, needs_real, tracelens
+from tracelens import array_room, loading
+from tracelens.analyses import blocks, skew_context
 from tracelens.analyses.alignment import align
+from tracelens.analyses.collectives import collectives
 from tracelens.analyses.skew import SkewResult, skew
 from tracelens.api import load
 from tracelens.errors import NotIdentifiableError
@@ -99,6 +102,25 @@ def test_one_instance_aligns_nothing(tmp_path):
     assert "only those recorded" in result.sentences[0]
     with open_trace([path], Options(clock="ends")) as trace, pytest.raises(NotIdentifiableError):
         skew(trace)
+
+
+@pytest.mark.parametrize("launch", ["graph", "eager"])
+def test_neither_blocks_nor_threads_nor_files_change_an_answer(tmp_path, monkeypatch, launch):
+    """A late rank on eager launches and a second communicator, a few operations at a time."""
+    spec = {"tp": 4, "dp": 2, "moe": True, "ep": "deep_ep", "layers": 4, "steps": 25, "launch": launch}
+    write(simulate(CaptureSpec(**spec, faults=(Stall((2,), 176_000, 8),))), tmp_path, truth=False)
+
+    def answers(**options):
+        with open_trace([str(tmp_path)], Options(**options)) as trace:
+            found = skew(trace), collectives(trace, all=True)
+            return [({name: table.rows() for name, table in one.tables.items()}, one.sentences) for one in found]
+
+    whole = answers(threads=1)
+    monkeypatch.setattr(blocks, "BLOCK", 97)
+    monkeypatch.setattr(skew_context, "_ROWS", 50)
+    monkeypatch.setattr(array_room, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(loading, "_ARRAYS_SHARE", 0)
+    assert answers(threads=3) == whole
 
 
 def test_a_balanced_job_is_transfer(ask):

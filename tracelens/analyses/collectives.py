@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,11 +52,12 @@ def collectives(trace: LoadedTrace, *, all: bool = False) -> CollectivesResult:
         all: also one row per call.
     """
     known = context(trace)
-    operations = operations_table(known, synchronising_only=False)
-    tables = {"operations": operations, "rank_operations": _rank_operations(known)}
+    operations = operations_table(known)
+    ranks, start_up = _ranks(known)
+    tables = {"operations": operations, "rank_operations": ranks}
     if all:
         tables["instances"] = _instances(known)
-    notices = [*known.alignment.notices, *known.steps.notices, *_start_up(known), *_durations_only(known)]
+    notices = [*known.alignment.notices, *known.steps.notices, *start_up, *_durations_only(known)]
     severity = {"warning": 0, "info": 1}
     unique = sorted(set(notices), key=lambda n: (severity[n.severity], n.code, n.message))
     provenance = trace.provenance() | {
@@ -66,48 +69,59 @@ def collectives(trace: LoadedTrace, *, all: bool = False) -> CollectivesResult:
     return CollectivesResult(tables, (*trace.notices, *unique), provenance, _sentences(known, operations))
 
 
-def _rank_operations(known: Context) -> pl.DataFrame:
+def _ranks(known: Context) -> tuple[pl.DataFrame, list[Notice]]:
+    """The table of ranks, and which of their first calls are far longer than later ones."""
     steps = {
         rank: known.step_counts.get(number, 0) for number, one in enumerate(known.alignment.sets) for rank in one.ranks
     }
-    found = known.operations
-    calls = found.recorded
-    used = np.flatnonzero(known.used)
-    in_summed = np.append(known.summed_step, False)[known.step_row]
-    rows: list[dict[str, Any]] = []
     kinds, kind_of = _kinds(known)
-    for (owner, communicator, kind), group in grouped(
-        used, calls.owner[used], found.communicator[used], kind_of[calls.family[used]]
-    ):
-        rank = int(found.ranks[owner])
+    found = known.operations
+    used, hidden_ns = known.used, known.hidden_ns
+    accepted, in_summed = known.accepted, known.summed
+
+    def tell(part: slice) -> list[tuple[dict[str, Any], Notice | None]]:
+        rank = int(found.ranks[found.recorded.owner[part.start]])
         count = steps.get(rank, 0)
-        summed = group[in_summed[group]]
-        hidden, length = int(known.hidden_ns[summed].sum()), int(known.duration_ns[summed].sum())
-        waited = found.wait_ns[summed[found.accepted[summed]]]
-        total = int(known.duration_ns[group].sum())
-        operation, implementation = kinds[kind]
-        rows.append(
-            {
+        shares_stream = known.shares_stream(part)
+        rows = part.start + np.flatnonzero(used[part])
+        told = []
+        for (communicator, kind), group in grouped(
+            rows, known.communicators(rows), kind_of[found.recorded.family[rows]]
+        ):
+            duration, hidden = known.durations(group), hidden_ns[group]
+            summed = in_summed[group]
+            hidden_summed, length = int(hidden[summed].sum()), int(duration[summed].sum())
+            waits = known.waits(group[summed & accepted[group]])
+            total = int(duration.sum())
+            operation, implementation = kinds[kind]
+            notice = _start_up(f"{operation} ({implementation}) on rank {rank}", duration)
+            row = {
                 "rank": rank,
                 "communicator": communicator if communicator >= 0 else None,
                 "collective": operation,
                 "implementation": implementation,
-                "calls_per_step": len(summed) / count if count else None,
-                "duration_p50_ns": middle(known.duration_ns[group]),
-                "wait_per_step_ns": round(int(waited.sum()) / count) if count and len(waited) else None,
-                "exposed_per_step_ns": round((length - hidden) / count) if count else None,
-                "hidden_per_step_ns": round(hidden / count) if count else None,
-                "overlap_frac": int(known.hidden_ns[group].sum()) / total if total else None,
-                "same_stream": 2 * int(np.count_nonzero(known.shares_stream[group])) >= len(group),
+                "calls_per_step": int(np.count_nonzero(summed)) / count if count else None,
+                "duration_p50_ns": middle(duration),
+                "wait_per_step_ns": round(int(waits.sum()) / count) if count and len(waits) else None,
+                "exposed_per_step_ns": round((length - hidden_summed) / count) if count else None,
+                "hidden_per_step_ns": round(hidden_summed / count) if count else None,
+                "overlap_frac": int(hidden.sum()) / total if total else None,
+                "same_stream": 2 * int(np.count_nonzero(shares_stream[group - part.start])) >= len(group),
             }
-        )
-    return RANK_OPERATIONS.frame(rows).sort("rank", "communicator", "collective", "implementation", nulls_last=True)
+            told.append((row, notice))
+        return told
+
+    told = list(chain.from_iterable(known.each_rank(tell)))
+    table = RANK_OPERATIONS.frame([row for row, _ in told])
+    table = table.sort("rank", "communicator", "collective", "implementation", nulls_last=True)
+    return table, [notice for _, notice in told if notice is not None]
 
 
 def _instances(known: Context) -> pl.DataFrame:
     found = known.operations
     names = [name for name in (column.name for column in INSTANCES.columns) if name not in ("collective", "step")]
-    step = np.append(known.steps.table["step"].to_numpy().astype(np.int64), -1)[known.step_row[found.order]]
+    steps = np.append(known.steps.table["step"].to_numpy().astype(np.int64), -1)
+    step = np.concatenate([np.empty(0, np.int64), *known.each(lambda part: steps[known.step_rows(part)])])[found.order]
     rows = (
         found.frame("operation", *names)
         .rename({"operation": "collective"})
@@ -157,13 +171,22 @@ def _switches(known: Context) -> list[str]:
         ]
         + [-1]
     )
-    rows = np.flatnonzero(known.used & (rung_of_row[known.step_row] >= 0))
-    kind, rung = kind_of[found.recorded.family[rows]], rung_of_row[known.step_row[rows]]
-    names = list(texts)
+    names, used = list(texts), known.used
+
+    def count(part: slice) -> list[tuple[tuple[int, ...], int]]:
+        rung = rung_of_row[known.step_rows(part)]
+        own = np.flatnonzero(used[part] & (rung >= 0))
+        rows = part.start + own
+        keys = (known.communicators(rows), kind_of[found.recorded.family[rows]], rung[own])
+        return [(key, len(group)) for key, group in grouped(rows, *keys)]
+
+    counts: Counter[tuple[int, ...]] = Counter()
+    for told in known.each_rank(count):
+        counts.update(dict(told))
     placed = pl.DataFrame(
         [
-            (communicator if communicator >= 0 else None, *kinds[own], names[text], -len(group))
-            for (communicator, own, text), group in grouped(rows, found.communicator[rows], kind, rung)
+            (communicator if communicator >= 0 else None, *kinds[kind], names[text], -number)
+            for (communicator, kind, text), number in sorted(counts.items())
         ],
         schema={
             "communicator": pl.Int32,
@@ -204,37 +227,36 @@ def _natural(rung: str) -> tuple[str, int, str]:
     return head, int(tail) if tail.isdigit() else 0, rung
 
 
-def _start_up(known: Context) -> list[Notice]:
-    """First calls that are far longer than later ones: ranks were not in step yet."""
-    notices = []
-    found = known.operations
-    kinds, kind_of = _kinds(known)
-    rows = np.flatnonzero(known.used)
-    keys = (kind_of[found.recorded.family[rows]], found.recorded.owner[rows], found.communicator[rows])
-    for (kind, owner, _), group in grouped(rows, *keys):
-        (operation, implementation), rank = kinds[kind], found.ranks[owner]
-        length = known.duration_ns[group].astype(np.float64)
-        count = len(length)
-        if count < 5:
-            continue
-        steady = length[-(count // 2) :] if count < 40 else length[count // 2 :]
-        usual = float(np.median(steady))
-        slow = length > START_UP_FACTOR * usual
-        leading = int(np.argmin(slow)) if not slow.all() else count
-        if leading == 0 or leading > max(3, count // 4) or length[0] < 3 * usual:
-            continue
-        spread = f"{steady.min() / 1e3:.1f}-{steady.max() / 1e3:.1f} us" if count < 40 else f"{usual / 1e3:.1f} us"
-        notices.append(
-            Notice(
-                "start-up-skew",
-                "info",
-                f"{f'the first {leading}' if leading > 1 else 'the first'} of {plural(count, 'call')} of {operation} ({implementation}) on rank {rank} {'are' if leading > 1 else 'is'} start-up skew: mean "
-                f"{length.mean() / 1e3:.1f} us, median {float(np.median(length)) / 1e3:.1f} us, steady part {spread}",
-                "Judge by the steady part: --skip N, or --time.",
-                leading,
-            )
-        )
-    return notices
+def _start_up(who: str, duration: Ints) -> Notice | None:
+    """First calls that are far longer than later ones: ranks were not in step yet.
+
+    Args:
+        who: whose calls they are.
+        duration: int64 ns, in the order of starts.
+    """
+    count = len(duration)
+    if count < 5:
+        return None
+    steady = duration[-(count // 2) :] if count < 40 else duration[count // 2 :]
+    # Most ranks show nothing of it: that half of the later calls are so short is told sooner than the median.
+    if 2 * int(np.count_nonzero(3 * steady <= duration[0])) < len(steady):
+        return None
+    length, steady = duration.astype(np.float64), steady.astype(np.float64)
+    usual = float(np.median(steady))
+    slow = length > START_UP_FACTOR * usual
+    leading = int(np.argmin(slow)) if not slow.all() else count
+    if leading == 0 or leading > max(3, count // 4) or length[0] < 3 * usual:
+        return None
+    spread = f"{steady.min() / 1e3:.1f}-{steady.max() / 1e3:.1f} us" if count < 40 else f"{usual / 1e3:.1f} us"
+    first = f"the first {leading}" if leading > 1 else "the first"
+    return Notice(
+        "start-up-skew",
+        "info",
+        f"{first} of {plural(count, 'call')} of {who} {'are' if leading > 1 else 'is'} start-up skew: mean "
+        f"{length.mean() / 1e3:.1f} us, median {float(np.median(length)) / 1e3:.1f} us, steady part {spread}",
+        "Judge by the steady part: --skip N, or --time.",
+        leading,
+    )
 
 
 def _durations_only(known: Context) -> list[Notice]:

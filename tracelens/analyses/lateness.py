@@ -10,7 +10,7 @@ launches came later, upstream what the previous collective ended later in anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,85 +25,97 @@ CAUSE_SHARE = 0.6
 BUCKET_SHARE = 0.05
 
 
+def lateness_sums(arrival: Ints, reference: Ints) -> Ints:
+    """How much later than the reference each member arrives, summed over instances, int64 ns [members].
+
+    Args:
+        arrival: int64 ns [members, instances], aligned.
+        reference: [instances], row of the reference member.
+    """
+    result: Ints = _against(arrival, reference).sum(axis=1)
+    return result
+
+
+def upstream_sums(previous_end: Ints, elsewhere: Bools, reference: Ints) -> Ints:
+    """How much later each member left an operation of another communicator, summed over instances, int64 ns [members].
+
+    Args:
+        previous_end: int64 ns [members, instances], aligned end of the rank's previous matched operation.
+        elsewhere: bool [members, instances], that operation belongs to another communicator.
+        reference: [instances], row of the reference member.
+    """
+    counts = elsewhere | np.take_along_axis(elsewhere, reference[None], axis=0)
+    result: Ints = np.where(counts, _against(previous_end, reference), 0).sum(axis=1)
+    return result
+
+
+def _against(values: Ints, reference: Ints) -> Ints:
+    result: Ints = values - np.take_along_axis(values, reference[None], axis=0)
+    return result
+
+
 @dataclass(frozen=True)
-class Stretches:
-    """Each member's way to each instance of one communicator, ns.
+class Work:
+    """What one member did on its way to the instances of one communicator: sums in ns.
 
     Attributes:
-        arrival: int64 [instances, members], aligned.
-        previous_end: int64 [instances, members], aligned end of the rank's previous matched operation.
-        device: int64 [instances, members], union of non-collective events between the two.
-        host: int64 [instances, members], host and launch parts of the gaps between the two.
-        elsewhere: bool [instances, members], the previous operation belongs to another communicator.
-        usable: bool [instances], every member has a previous matched operation.
+        device: union of non-collective events between the previous operation and this one.
+        host: host and launch parts of the gaps between the two.
+        device_as_reference, host_as_reference: the same over the instances whose reference it is.
     """
 
-    arrival: Ints
-    previous_end: Ints
-    device: Ints
-    host: Ints
-    elsewhere: Bools
-    usable: Bools
+    device: int
+    host: int
+    device_as_reference: int
+    host_as_reference: int
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """Lateness against the reference member, and its parts; int64 ns [usable instances, members].
+def work_of(device: Ints, host: Ints, is_reference: Bools) -> Work:
+    """The sums of one member.
 
-    lateness = device + host + upstream + other in every element.
+    Args:
+        device, host: int64 ns [instances].
+        is_reference: bool, whether it is the reference of each.
     """
-
-    lateness: Ints
-    device: Ints
-    host: Ints
-    upstream: Ints
-    other: Ints
+    return Work(int(device.sum()), int(host.sum()), int(device[is_reference].sum()), int(host[is_reference].sum()))
 
 
-def mean_lateness(parts: Iterable[Stretches]) -> dict[str, Ints]:
+def mean_lateness(count: int, lateness: Ints, upstream: Ints, work: Sequence[Work]) -> dict[str, Ints]:
     """Mean per member of the lateness and each part, whole ns; the parts sum to the lateness exactly.
 
     Args:
-        parts: the stretches of one communicator, so many instances at a time.
+        count: instances whose members all have a previous matched operation.
+        lateness, upstream: their sums, int64 ns [members].
+        work: of each member. What a member did more than the reference is, over all instances, what it did less what
+            all references did.
 
     Returns:
-        lateness, device, host, upstream and other; empty where no instance is usable.
+        lateness, device, host, upstream and other; empty without instances.
     """
-    sums: dict[str, Ints] = {}
-    count = 0
-    for stretches in parts:
-        found = split_lateness(stretches)
-        count += len(found.lateness)
-        for name in ("lateness", "device", "host", "upstream"):
-            sums[name] = getattr(found, name).sum(axis=0) + sums.get(name, 0)
     if count == 0:
         return {}
-    result = {name: np.rint(total / count).astype(np.int64) for name, total in sums.items()}
+    device = np.array([one.device for one in work]) - sum(one.device_as_reference for one in work)
+    host = np.array([one.host for one in work]) - sum(one.host_as_reference for one in work)
+    totals = {"lateness": lateness, "device": device, "host": host, "upstream": upstream}
+    result = {name: np.rint(total / count).astype(np.int64) for name, total in totals.items()}
     result["other"] = result["lateness"] - result["device"] - result["host"] - result["upstream"]
     return result
 
 
-def reference_member(arrival: Ints) -> Ints:
-    """Column of the member with the lower-median arrival, the ceil(n/2)-th of n, in each instance."""
-    order = np.argsort(arrival, axis=1, kind="stable")
-    return np.asarray(order[:, (arrival.shape[1] + 1) // 2 - 1])
+def reference_member(arrival: Ints, ordered: Ints) -> Ints:
+    """Column of the member with the lower-median arrival, the ceil(n/2)-th of n, in each instance.
 
-
-def split_lateness(stretches: Stretches) -> Lateness:
-    """Split what each member came later than the reference member into its causes."""
-    use = stretches.usable
-    arrival = stretches.arrival[use]
-    at = reference_member(arrival)[:, None] if len(arrival) else np.empty((0, 1), dtype=np.int64)
-
-    def against(values: Ints) -> Ints:
-        return np.asarray(values - np.take_along_axis(values, at, axis=1))
-
-    lateness = against(arrival)
-    device, host = against(stretches.device[use]), against(stretches.host[use])
-    elsewhere = stretches.elsewhere[use]
-    other_way = elsewhere | np.take_along_axis(elsewhere, at, axis=1)
-    upstream = np.where(other_way, against(stretches.previous_end[use]), 0)
-    return Lateness(lateness, device, host, upstream, lateness - device - host - upstream)
+    Args:
+        arrival: int64 ns [instances, members].
+        ordered: the same, ascending within each instance.
+    """
+    middle = (arrival.shape[1] + 1) // 2 - 1
+    column: Ints = (arrival == ordered[:, middle, None]).argmax(axis=1)
+    if middle:
+        # Of members that arrive together the lower is the earlier.
+        tied = np.flatnonzero(ordered[:, middle] == ordered[:, middle - 1])
+        column[tied] = np.argsort(arrival[tied], axis=1, kind="stable")[:, middle]
+    return column
 
 
 def main_cause(means: dict[str, int]) -> str:

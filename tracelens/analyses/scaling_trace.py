@@ -15,8 +15,10 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.alignment import align
+from tracelens.analyses.clock import Ints
 from tracelens.analyses.gaps import find_gaps
 from tracelens.analyses.ladder_rungs import padded_batch
+from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.residual import ALL_REDUCE, TracedCollective, TracedStep
 from tracelens.analyses.scaling_presets import ModelShape
 from tracelens.analyses.skew_context import context
@@ -127,19 +129,28 @@ def _skew_ns(trace: LoadedTrace, rows: pl.DataFrame) -> float | None:
     """
     known = context(trace)
     found = known.operations
-    placed = np.flatnonzero(found.accepted & (known.step_row >= 0))
-    if not found.accepted.any():
+    if not found.instances.accepted.any():
         return None
-    count = len(found.instances)
-    instance = found.instance[placed]
-    duration = np.bincount(instance, known.duration_ns[placed], count)
-    hidden = np.bincount(instance, known.hidden_ns[placed], count)
-    placed = placed[2 * hidden[instance] < duration[instance]]
-    chosen = known.steps.table.select("rank", "step")[known.step_row[placed]]
-    members = chosen.with_columns(skew_ns=pl.Series(found.instances.skew_ns[found.instance[placed]])).join(
-        rows.select("rank", "step"), on=["rank", "step"], how="semi"
-    )
-    return float(members["skew_ns"].sum()) / rows.height
+    accepted, hidden_ns = known.accepted, known.hidden_ns
+    steps = known.steps.table.select("rank", "step").with_row_index("row")
+    # One more row stands for no step at all.
+    chosen = np.zeros(len(steps) + 1, dtype=bool)
+    chosen[steps.join(rows.select("rank", "step"), on=["rank", "step"], how="semi")["row"].to_numpy()] = True
+
+    def placed(part: slice) -> tuple[Ints, Bools]:
+        """The operations of a rank that have a wait and a step, and whether the step is one of `rows`."""
+        step = known.step_rows(part)
+        own = np.flatnonzero(accepted[part] & (step >= 0))
+        return part.start + own, chosen[step[own]]
+
+    duration, hidden = (np.zeros(len(found.instances)) for _ in range(2))
+    for operations, _ in known.each(placed):
+        instance = found.instance[operations]
+        duration += np.bincount(instance, known.durations(operations), len(duration))
+        hidden += np.bincount(instance, hidden_ns[operations], len(hidden))
+    skew_ns = np.where(2 * hidden < duration, found.instances.skew_ns, 0)
+    total = sum(int(skew_ns[found.instance[operations[inside]]].sum()) for operations, inside in known.each(placed))
+    return total / rows.height
 
 
 def _collectives(

@@ -11,15 +11,14 @@ import polars as pl
 
 from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import hides_collectives, rank_list
-from tracelens.analyses.clock import Ints
 from tracelens.analyses.collectives_tables import operations_table, set_aside_table
-from tracelens.analyses.lateness import main_cause, mean_lateness
+from tracelens.analyses.lateness import main_cause
 from tracelens.analyses.skew_causes import device_finding, host_finding
-from tracelens.analyses.skew_checks import communicator_notices, duration_only_ns
-from tracelens.analyses.skew_context import Context, Matched, context
+from tracelens.analyses.skew_checks import communicator_notices
+from tracelens.analyses.skew_context import Context, Judged, Matched, context
 from tracelens.analyses.skew_schemas import CLOCK, OPERATIONS, RANKS, SET_ASIDE, VERDICT
 from tracelens.analyses.skew_sentences import Facts, device_words, host_detail, verdict_sentence
-from tracelens.analyses.straggler import Arrivals, Precision, Straggler, Waiting, classify, find_straggler, waiting
+from tracelens.analyses.straggler import Precision, Straggler, Waiting, classify, find_straggler
 from tracelens.frames import Notice, Result, Schema
 from tracelens.trace import LoadedTrace
 
@@ -46,16 +45,18 @@ class SkewResult(Result):
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _Told:
     """One communicator with all that is said about it."""
 
     matched: Matched
-    arrivals: Arrivals
-    waits: Waiting
+    judged: Judged
     straggler: Straggler
-    means: Mapping[str, Ints]
-    compute: np.ndarray[Any, np.dtype[np.int64]] | None
     clock: ClockSet
+
+    @property
+    def waits(self) -> Waiting:
+        """Sums of its waits."""
+        return self.judged.waits
 
 
 def skew(trace: LoadedTrace) -> SkewResult:
@@ -75,7 +76,7 @@ def skew(trace: LoadedTrace) -> SkewResult:
         NotIdentifiableError: `--clock ends`, and the capture cannot carry it.
     """
     known = context(trace)
-    judged = [_judge(known, matched) for matched in known.matched]
+    judged = [_judge(known, *pair) for pair in zip(known.matched, known.judged, strict=True)] if known.matched else []
     notices = [*known.alignment.notices, *known.steps.notices]
     tables: dict[str, pl.DataFrame] = {}
     sentences: list[str] = []
@@ -85,11 +86,11 @@ def skew(trace: LoadedTrace) -> SkewResult:
         tables["ranks"] = RANKS.frame(pl.concat([_rank_rows(known, one) for one in judged]))
         sentences = [str(row["sentence"]) for row in rows]
         for one in judged:
-            notices += communicator_notices(known, one.matched, one.waits, one.arrivals, one.clock)
+            notices += communicator_notices(known, one.matched, one.waits, one.clock)
     else:
         sentences.append(_nothing(known))
         notices.append(_no_verdict(known))
-    tables["operations"] = operations_table(known, synchronising_only=False)
+    tables["operations"] = operations_table(known)
     tables["clock"] = CLOCK.frame(
         known.alignment.clock.with_columns(pl.col("offset_ns").round()).sort("set", "rank", "valid_from_ns")
     )
@@ -99,30 +100,23 @@ def skew(trace: LoadedTrace) -> SkewResult:
     return SkewResult(tables, (*trace.notices, *unique), _provenance(trace, known, judged), tuple(sentences))
 
 
-def _judge(known: Context, matched: Matched) -> _Judged:
+def _judge(known: Context, matched: Matched, judged: Judged) -> _Told:
     clock = known.alignment.sets[matched.set]
     precision = Precision(clock.residual_ns or 0.0, clock.asymmetry_ns or 0.0)
-    arrivals = known.arrivals(matched)
-    if arrivals.count:
-        waits = waiting(arrivals, precision)
-        # Clocks that `auto` had to trust name nobody; a caller who chose to trust them has decided.
-        found = find_straggler(arrivals, waits, precision, may_name=clock.method == "ends" or clock.chosen)
-    else:
-        none = np.zeros(len(matched.ranks), dtype=np.int64)
-        waits = Waiting(np.empty((0, len(none)), np.int64), none[:0], none[:0], none, none, none, none)
-        found = Straggler()
-    means = mean_lateness(known.stretches(matched))
-    return _Judged(matched, arrivals, waits, found, means, known.compute_ns(matched), clock)
+    # Clocks that `auto` had to trust name nobody; a caller who chose to trust them has decided.
+    may_name = clock.method == "ends" or clock.chosen
+    found = find_straggler(matched.ranks, judged.waits, precision, judged.trial_ns, may_name=may_name)
+    return _Told(matched, judged, found, clock)
 
 
 def _late_ranks(found: Straggler) -> tuple[int, ...]:
     return (found.rank,) if found.rank is not None else found.late_ranks
 
 
-def _cause(known: Context, one: _Judged) -> tuple[str, str | None]:
+def _cause(known: Context, one: _Told) -> tuple[str, str | None]:
     """The largest part of the straggler's mean lateness, and what is behind it."""
     late = _late_ranks(one.straggler)
-    means = one.means
+    means = one.judged.means
     if not late or not means:
         return "none", None
     columns = [one.matched.ranks.index(rank) for rank in late]
@@ -134,54 +128,45 @@ def _cause(known: Context, one: _Judged) -> tuple[str, str | None]:
     return cause, None
 
 
-def _per_step(known: Context, one: _Judged, values: Any) -> int | None:
-    """Sum of per-instance values over the steps that summaries use, per step, whole ns; null without steps."""
+def _per_step(known: Context, one: _Told, total_ns: int, members: int = 1) -> int | None:
+    """A sum over the steps that summaries use, per step and member, whole ns; null without steps."""
     count = known.step_counts.get(one.matched.set, 0)
-    if count == 0:
-        return None
-    return round(int(values[one.matched.summed].sum()) / count)
+    return round(total_ns // members / count) if count else None
 
 
-def _exposed(known: Context, matched: Matched) -> Any:
-    """Instances that are exposed for more than half of their members' summed duration."""
-    duration = known.duration_ns[matched.row].sum(axis=1)
-    hidden = known.hidden_ns[matched.row].sum(axis=1)
-    return 2 * (duration - hidden) > duration
-
-
-def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
-    matched, arrivals, waits = one.matched, one.arrivals, one.waits
+def _verdict_row(known: Context, one: _Told) -> dict[str, Any]:
+    matched, waits = one.matched, one.waits
     members = len(matched.ranks)
     cause, detail = _cause(known, one)
     recoverable = skew_ns = None
     mean_step = known.mean_step_ns.get(matched.set)
-    ordered = np.sort(arrivals.arrival, axis=1)
-    if arrivals.count:
-        exposed = _exposed(known, matched)
-        recoverable = _per_step(known, one, np.where(exposed, ordered[:, -1] - ordered[:, (members + 1) // 2 - 1], 0))
-        skew_ns = _per_step(known, one, np.where(exposed, ordered[:, -1] - ordered[:, 0], 0))
+    if waits.count:
+        recoverable = _per_step(known, one, waits.recoverable_ns)
+        skew_ns = _per_step(known, one, waits.exposed_skew_ns)
     missing = known.missing_members(matched)
     share, kind = classify(
-        int(waits.wait.sum()),
-        int(arrivals.duration.sum()),
-        waits.wait.size,
-        arrivals.count,
+        int(waits.wait_ns.sum()),
+        waits.duration_ns,
+        waits.count * members,
+        waits.count,
         one.clock.resolution_ns,
         whole=not missing,
     )
     total = known.instance_count(matched.communicator)
-    mean_skew = float((ordered[:, -1] - ordered[:, 0]).mean()) if arrivals.count else 0.0
+    mean_skew = waits.skew_ns / waits.count if waits.count else 0.0
     precision = Precision(one.clock.residual_ns or 0.0, one.clock.asymmetry_ns or 0.0)
     late = _late_ranks(one.straggler)
     others = [k for k, rank in enumerate(matched.ranks) if rank not in late]
-    waited = _per_step(known, one, waits.wait[:, others].mean(axis=1)) if arrivals.count and others else None
+    waited = None
+    if waits.count and others:
+        waited = _per_step(known, one, int(waits.summed_wait_ns[others].sum()), len(others))
     recoverable_frac = recoverable / mean_step if recoverable is not None and mean_step else None
     facts = Facts(
         matched.ranks,
         one.straggler,
         share,
         kind,
-        arrivals.count,
+        waits.count,
         known.step_counts.get(matched.set, 0),
         recoverable,
         skew_ns,
@@ -189,7 +174,7 @@ def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
         cause,
         detail,
         one.clock,
-        mean_skew > precision.of_mean(arrivals.count) and mean_skew > precision.resolution_ns,
+        mean_skew > precision.of_mean(waits.count) and mean_skew > precision.resolution_ns,
         mean_skew,
         None if waited is None else float(waited),
         missing,
@@ -208,25 +193,25 @@ def _verdict_row(known: Context, one: _Judged) -> dict[str, Any]:
         "recoverable_per_step_ns": recoverable,
         "recoverable_frac": recoverable_frac,
         "skew_per_step_ns": skew_ns,
-        "matched_count": arrivals.count,
+        "matched_count": waits.count,
         "unmatched_count": total - known.instance_count(matched.communicator, accepted=True),
         "sentence": verdict_sentence(facts),
     }
 
 
-def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
-    matched, waits, count = one.matched, one.waits, one.arrivals.count
+def _rank_rows(known: Context, one: _Told) -> pl.DataFrame:
+    matched, waits, count = one.matched, one.waits, one.waits.count
     members = len(matched.ranks)
-    means = one.means
+    means = one.judged.means
     nothing = [None] * members
     per_step: Any = nothing
+    ratio: Any = nothing
     steps = known.step_counts.get(matched.set, 0)
     if steps:
-        per_step = [round(int(total) / steps) for total in waits.wait[matched.summed].sum(axis=0)]
-    ratio: Any = nothing
-    if one.compute is not None:
-        usual = int(np.sort(one.compute)[(members + 1) // 2 - 1])
-        ratio = one.compute / usual if usual > 0 else nothing
+        per_step = [_per_step(known, one, total) for total in waits.summed_wait_ns.tolist()]
+        compute = np.array([_per_step(known, one, total) for total in one.judged.compute_ns.tolist()])
+        usual = int(np.sort(compute)[(members + 1) // 2 - 1])
+        ratio = compute / usual if usual > 0 else nothing
     return RANKS.frame(
         {
             "communicator": [matched.communicator] * members,
@@ -235,7 +220,7 @@ def _rank_rows(known: Context, one: _Judged) -> pl.DataFrame:
             "first_count": waits.first_count,
             "last_count": waits.last_count,
             "last_frac": waits.last_count / count if count else nothing,
-            "wait_ns": waits.wait.sum(axis=0),
+            "wait_ns": waits.wait_ns,
             "wait_per_step_ns": per_step,
             "caused_wait_ns": waits.caused_ns,
             "critical_wait_ns": waits.critical_ns,
@@ -294,7 +279,7 @@ def _no_verdict(known: Context) -> Notice:
     )
 
 
-def _provenance(trace: LoadedTrace, known: Context, judged: list[_Judged]) -> dict[str, Any]:
+def _provenance(trace: LoadedTrace, known: Context, judged: list[_Told]) -> dict[str, Any]:
     methods = sorted({str(one.clock.method) for one in judged}) or ["none"]
     return trace.provenance() | {
         "window": known.selection_words,
@@ -307,10 +292,15 @@ def _provenance(trace: LoadedTrace, known: Context, judged: list[_Judged]) -> di
             if one.clock.method == "ends"
         },
         "wait_per_step_ns": {
-            str(one.matched.communicator): _per_step(known, one, one.waits.wait.mean(axis=1)) for one in judged
+            str(one.matched.communicator): _per_step(
+                known, one, int(one.waits.summed_wait_ns.sum()), len(one.matched.ranks)
+            )
+            for one in judged
         },
         "duration_only_wait_per_step_ns": {
-            str(one.matched.communicator): _per_step(known, one, duration_only_ns(one.arrivals).mean(axis=1))
+            str(one.matched.communicator): _per_step(
+                known, one, int(one.waits.summed_shorter_ns.sum()), len(one.matched.ranks)
+            )
             for one in judged
         },
     }

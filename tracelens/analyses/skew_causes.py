@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.gap_causes import NULL
 from tracelens.analyses.lateness import device_detail
 from tracelens.analyses.skew_context import Context, Matched
-from tracelens.analyses.timeline import KERNEL
+from tracelens.analyses.timeline import KERNEL, Codes, Ints
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,18 @@ def device_finding(context: Context, matched: Matched, late: tuple[int, ...]) ->
     of_name = np.array([code_of[b] for b in tl.names["bucket"].to_list()], dtype=np.int64)
     member = context.steps.member
     summed = context.summed_step if context.steps.table.height else np.ones(1, dtype=bool)
-    sums = np.zeros(len(tl.ranks) * len(buckets))
-    for part in tl.stretches():
+
+    def add_up(part: slice) -> tuple[int, npt.NDArray[Any]]:
         own = member[part]
         chosen = np.flatnonzero((tl.kind[part] == KERNEL) & ~tl.is_collective[part] & (own >= 0))
         chosen = chosen[summed[own[chosen]]]
-        index = tl.rank_place[part][chosen].astype(np.int64) * len(buckets) + of_name[tl.name[part][chosen]]
-        sums += np.bincount(index, (tl.end[part] - tl.start[part])[chosen], minlength=len(sums))
-    count = max(context.step_counts.get(matched.set, 0), 1)
-    table = sums.reshape(len(tl.ranks), len(buckets)) / count
+        lengths = (tl.end[part] - tl.start[part])[chosen]
+        return tl.place_of(part), np.bincount(of_name[tl.name[part][chosen]], lengths, minlength=len(buckets))
+
+    table = np.zeros((len(tl.ranks), len(buckets)))
+    for place, sums in tl.each(add_up):
+        table[place] += sums
+    table /= max(context.step_counts.get(matched.set, 0), 1)
     places = np.searchsorted(tl.ranks, matched.ranks)
     ordered = np.sort(table[places], axis=0)
     usual = ordered[(len(places) + 1) // 2 - 1]
@@ -59,31 +65,39 @@ def device_finding(context: Context, matched: Matched, late: tuple[int, ...]) ->
 def host_finding(context: Context, matched: Matched, late: tuple[int, ...]) -> HostFinding | None:
     """The kernel whose launches cost the late ranks most beyond the usual rank; null without launch times."""
     gaps, tl = context.gaps, context.timeline
-    has = gaps.host_part != NULL
-    if not has.any():
+    names, summed = len(tl.names), context.summed_step
+
+    def waited_for(part: slice) -> tuple[Codes, Ints, Ints]:
+        """(events that the device of a summed step waited for, place of their rank, how long)."""
+        has = np.flatnonzero(gaps.host_part[part] != NULL)
+        gap, length = gaps.led[part][has], (gaps.host_part[part] + gaps.launch_part[part])[has]
+        if len(summed):
+            row = gaps.rows_of(gap)
+            inside = (row >= 0) & summed[np.maximum(row, 0)]
+            gap, length = gap[inside], length[inside]
+        after = gaps.occupancy.after[gap]
+        return after, np.searchsorted(tl.first[1:], after, side="right"), length
+
+    def add_up(part: slice) -> npt.NDArray[Any]:
+        after, place, length = waited_for(part)
+        return np.bincount(place * names + tl.name[after], length, minlength=len(tl.ranks) * names)
+
+    parts = list(blocks(0, len(gaps.led)))
+    if not any(bool((gaps.host_part[part] != NULL).any()) for part in parts):
         return None
-    after = gaps.occupancy.after[gaps.led[has]]
-    length = gaps.host_part[has] + gaps.launch_part[has]
-    row = gaps.rows_of(gaps.led[has])
-    if context.steps.table.height:
-        inside = (row >= 0) & context.summed_step[np.maximum(row, 0)]
-        after, length = after[inside], length[inside]
-    names = len(tl.names)
-    index = tl.rank_place[after].astype(np.int64) * names + tl.name[after]
-    size = len(tl.ranks) * names
-    table = np.bincount(index, length, minlength=size).reshape(-1, names)
+    table = sum(each(add_up, parts, context.trace.threads), np.zeros(len(tl.ranks) * names)).reshape(-1, names)
     places, own = np.searchsorted(tl.ranks, matched.ranks), np.searchsorted(tl.ranks, late)
     usual = np.sort(table[places], axis=0)[(len(places) + 1) // 2 - 1]
     excess = table[own].mean(axis=0) - usual
     worst = int(np.argmax(excess))
     if excess[worst] <= 0:
         return None
+    codes = np.zeros(len(tl.launches.api_names), dtype=np.int64)
+    for part in parts:
+        after, place, _ = waited_for(part)
+        calls = tl.launch[after[(tl.name[after] == worst) & np.isin(place, own)]]
+        api_code = tl.launches.api[calls[calls >= 0]]
+        codes += np.bincount(api_code[api_code >= 0], minlength=len(codes))
+    api = tl.launches.api_names[int(codes.argmax())] if codes.any() else None
     steps = max(context.step_counts.get(matched.set, 0), 1)
-    here = after[(tl.name[after] == worst) & np.isin(tl.rank_place[after], own)]
-    calls = tl.launch[here]
-    calls = calls[calls >= 0]
-    api = None
-    if len(calls):
-        codes = np.bincount(tl.launches.api[calls])
-        api = tl.launches.api_names[int(codes.argmax())]
     return HostFinding(str(tl.names["name"][worst]), api, float(excess[worst]) / steps, float(excess.sum()) / steps)

@@ -6,24 +6,14 @@ import numpy as np
 
 from tracelens.analyses.alignment_clock import ClockSet
 from tracelens.analyses.alignment_notices import rank_list
-from tracelens.analyses.clock import Ints
 from tracelens.analyses.skew_context import Context, Matched
-from tracelens.analyses.straggler import Arrivals, Waiting
+from tracelens.analyses.straggler import Waiting
 from tracelens.frames import Notice
 
 _TRUSTED_NS = 1_000.0
 
 
-def duration_only_ns(arrivals: Arrivals) -> Ints:
-    """Waits by durations alone: own minus the shortest of the instance, ns [instances, members]."""
-    if arrivals.count == 0:
-        return np.zeros((0, len(arrivals.ranks)), dtype=np.int64)
-    return np.asarray(arrivals.duration - arrivals.duration.min(axis=1, keepdims=True))
-
-
-def communicator_notices(
-    known: Context, matched: Matched, waits: Waiting, arrivals: Arrivals, clock: ClockSet
-) -> list[Notice]:
+def communicator_notices(known: Context, matched: Matched, waits: Waiting, clock: ClockSet) -> list[Notice]:
     """What is odd about one communicator's waits."""
     notices: list[Notice] = []
     who = f"ranks {rank_list(matched.ranks)}"
@@ -39,9 +29,9 @@ def communicator_notices(
                 missing,
             )
         )
-    if arrivals.count == 0:
+    if waits.count == 0:
         return notices
-    apart = np.abs((duration_only_ns(arrivals) - waits.wait).mean(axis=0))
+    apart = np.abs((waits.shorter_ns - waits.wait_ns) / waits.count)
     limit = max(clock.resolution_ns, 1.0) * 2 if clock.method == "ends" else _TRUSTED_NS
     if float(apart.max()) > limit:
         rank = matched.ranks[int(apart.argmax())]
