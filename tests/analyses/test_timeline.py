@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analyses.drawn_steps import GEMM, NORM, kernel, load
@@ -52,6 +52,7 @@ EVENTS = st.lists(st.lists(st.sampled_from([-1, 0, 1, 2, 3, 4, 900, 2**35]), max
 
 
 @pytest.mark.parametrize("small", [1, 1_000_000])
+@settings(deadline=None)
 @given(calls=CALLS, events=EVENTS, data=st.data())
 def test_links_go_to_the_first_call_with_the_id(
     small: int, calls: list[list[int]], events: list[list[int]], data: st.DataObject
@@ -70,7 +71,8 @@ def test_links_go_to_the_first_call_with_the_id(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_launches, "_SMALL", small)
         patch.setattr(blocks, "BLOCK", 5)
-        link = link_events(known, np.array(process), np.cumsum([0, *map(len, events)]), flat)
+        trace = SimpleNamespace(room=ROOM, threads=2)
+        link = link_events(trace, known, np.array(process), np.cumsum([0, *map(len, events)]), flat)
     assert link.tolist() == expected
 
 

@@ -6,17 +6,19 @@ much of the evidence the marker explains. Numbers here are local to a rank; `ste
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.blocks import run_starts
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.step_grammar import PATTERN, Batch, read_batch
-from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
+from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Launches, Timeline
 from tracelens.errors import SelectionError, UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ class Marking:
 
 def nothing(marker: str, tl: Timeline, detail: str) -> Marking:
     """A marking without steps."""
-    return Marking(marker, np.full(len(tl), OUTSIDE, np.int32), pl.DataFrame(schema=STEP_SCHEMA), 0.0, detail)
+    member: Codes = tl.trace.room.empty(len(tl), np.int32)
+    member.fill(OUTSIDE)
+    return Marking(marker, member, pl.DataFrame(schema=STEP_SCHEMA), 0.0, detail)
 
 
 def blank_steps(places: Ints) -> pl.DataFrame:
@@ -129,22 +133,13 @@ def _members_of_ranges(
     # A thread may mark without launching anything itself: it gets a code behind those that launch.
     threads = pl.concat([calls.threads, ranges.select(calls.threads.columns)]).unique(maintain_order=True)
     marks = ranges.join(threads.with_row_index("code"), on=["process", "thread"], how="left", maintain_order="left")
-    marks = marks.sort("code", "start_ns", maintain_order=True)
-    code, start = marks["code"].to_numpy().astype(np.int64), marks["start_ns"].to_numpy().astype(np.int64)
-    low = min(int(calls.begin.min(initial=int(start[0]))), int(start.min()))
-    stride = max(int(calls.begin.max(initial=int(start[0]))), int(start.max())) - low + 1
-    call_key = calls.thread.astype(np.int64) * stride + (calls.begin - low)
-    last = np.searchsorted(code * stride + (start - low), call_key, side="right") - 1
-    same = (last >= 0) & (code[np.maximum(last, 0)] == calls.thread)
-    of_call = _other_threads(tl, threads["process"].to_numpy(), code, start, np.where(same, last, OUTSIDE))
-    # All nodes of a replay share their call: look at each run of events with one call once.
-    runs = tl.runs(tl.launch)
-    call = tl.launch[runs]
-    place = np.full(len(of_call), -1, np.int64)
-    place[call[call >= 0]] = tl.rank_place[runs[call >= 0]]
-    used, local, of_place, mark = _used_marks(marks, start, of_call, place)
-    of_run = np.where(call >= 0, local[np.maximum(call, 0)] if len(local) else OUTSIDE, UNKNOWN).astype(np.int32)
-    member = tl.carry_along_streams(tl.along(runs, of_run), UNKNOWN, OUTSIDE)
+    # A process's marks in the order of time, whatever thread they stand on.
+    marks = marks.sort("process", "start_ns", "code", maintain_order=True)
+    start = marks["start_ns"].to_numpy().astype(np.int64)
+    of_call = _marks_of_calls(tl, start, _followed(calls, marks["process"].to_numpy(), marks["code"].to_numpy()))
+    member, of_place, mark = _used_marks(tl, marks["process"].to_numpy(), of_call)
+    del of_call
+    member = tl.carry_along_streams(member, UNKNOWN, OUTSIDE)
     told = pl.DataFrame(
         [(text, batch.phase, batch.rung, batch.requests, batch.tokens) for text, batch in batches.items()],
         schema={name: STEP_SCHEMA[name] for name in ("text", "phase", "rung", "requests", "tokens")},
@@ -157,83 +152,108 @@ def _members_of_ranges(
         .join(told, on="text", how="left", maintain_order="left")
         .select(list(STEP_SCHEMA))
     )
-    return member, steps, batches[steps["text"][0]].grammar if len(used) else "nobody"
+    return member, steps, batches[steps["text"][0]].grammar if len(mark) else "nobody"
 
 
-def _used_marks(marks: pl.DataFrame, start: Ints, of_call: Ints, place: Ints) -> tuple[Ints, Codes, Ints, Ints]:
-    """The marks under which ranks launched anything: each such mark of each rank is a step.
-
-    A rank's marks are those of its process, in the order of time, whatever thread they stand on.
-
-    Args:
-        marks: one row per mark, with its process.
-        start: ns, their times.
-        of_call: last mark of each call, -1 for none.
-        place: place of the rank that each call launched on, -1 for none.
-
-    Returns:
-        the steps' keys, ascending by rank and time; per call its step or -1; per step its rank's place and its mark.
-    """
-    processes, process = np.unique(marks["process"].to_numpy(), return_inverse=True)
-    order = np.lexsort((start, process))
-    count = np.bincount(process)
-    first = np.cumsum(count) - count
-    nth = np.empty(len(order), np.int64)
-    nth[order] = np.arange(len(order)) - first[process[order]]
-    # A rank and a process: only those that occur together take room for the process's marks.
-    known, at = (of_call >= 0) & (place >= 0), np.maximum(of_call, 0)
-    pair = np.where(known, place * len(processes) + process[at], OUTSIDE)
-    pairs, of_pair = _dense(pair, (int(place.max(initial=0)) + 1) * len(processes))
-    room = np.cumsum(np.append(0, count[pairs % len(processes)]))
-    used, local = _dense(np.where(known, room[of_pair] + nth[at], OUTSIDE), max(1, int(room[-1])))
-    of_used = np.searchsorted(room, used, side="right") - 1
-    mark = order[first[pairs[of_used] % len(processes)] + used - room[of_used]]
-    return used, local, pairs[of_used] // len(processes), mark
-
-
-def _dense(key: Ints, bound: int) -> tuple[Ints, Codes]:
-    """(used keys ascending, place of each key among them or -1); keys are below `bound`, -1 for none."""
-    present = np.zeros(bound, bool)
-    present[key[key >= 0]] = True
-    place = np.cumsum(present, dtype=np.int32) - 1
-    return np.flatnonzero(present), np.where(key >= 0, place[np.maximum(key, 0)], OUTSIDE).astype(np.int32)
-
-
-def _other_threads(tl: Timeline, process_of_thread: Ints, code: Ints, start: Ints, of_call: Ints) -> Ints:
-    """Launch calls of processes whose marking thread launches little: there the host time decides alone.
+def _followed(calls: Launches, process: npt.NDArray[np.integer], code: npt.NDArray[np.integer]) -> list[Ints]:
+    """Places of the marks that the calls of each thread follow: those on it, or those of its process.
 
     Some servers mark on the scheduler's thread and launch on another of the same process. Where less than half of a
     process's calls come from threads with marks, its other threads follow the marks of the process.
 
     Args:
+        calls: the calls.
+        process: of each mark, ascending.
+        code: of each mark's thread: its place in `calls.threads`, or beyond.
+    """
+    of_thread = calls.threads["process"].to_numpy()
+    count = np.zeros(len(of_thread), np.int64)
+    for part in blocks(0, len(calls.thread)):
+        count += np.bincount(calls.thread[part], minlength=len(count))
+    by_code = np.argsort(code, kind="stable")
+    bounds = np.searchsorted(code[by_code], np.arange(len(count) + 1))
+    marked = bounds[1:] > bounds[:-1]
+    result = []
+    for thread, own in enumerate(of_thread.tolist()):
+        mine = by_code[bounds[thread] : bounds[thread + 1]]
+        together = of_thread == own
+        if not marked[thread] and count[together & marked].sum() < 0.5 * count[together].sum():
+            mine = np.arange(*np.searchsorted(process, [own, own + 1]))
+        result.append(mine)
+    return result
+
+
+def _marks_of_calls(tl: Timeline, start: Ints, followed: list[Ints]) -> Codes:
+    """Last mark before each call among those that its thread follows, -1 for none; one more stands for no call: -2.
+
+    Args:
         tl: the timeline.
-        process_of_thread: process by thread code.
-        code: thread code of each mark, ascending.
-        start: ns, host time of each mark, ascending within a thread.
-        of_call: last mark of each call on its own thread, -1 for none.
+        start: ns, host time of each mark.
+        followed: places of the marks that each thread follows, in the order of time.
     """
     calls = tl.launches
-    marked = np.zeros(len(process_of_thread), bool)
-    marked[code] = True
-    process_of_call = process_of_thread[calls.thread]
-    on_marked = marked[calls.thread]
-    processes, inverse = np.unique(process_of_call, return_inverse=True)
-    share = np.bincount(inverse, on_marked, minlength=len(processes)) / np.maximum(np.bincount(inverse), 1)
-    has_marks = np.isin(processes, process_of_thread[marked])
-    loose = (has_marks & (share < 0.5))[inverse] & ~on_marked
-    if not bool(loose.any()):
-        return of_call
-    mark_process = process_of_thread[code]
-    mine = np.flatnonzero(np.isin(mark_process, processes))
-    order = mine[np.lexsort((start[mine], mark_process[mine]))]
-    low = min(int(start.min()), int(calls.begin.min()))
-    stride = max(int(start.max()), int(calls.begin.max())) - low + 1
-    mark_key = np.searchsorted(processes, mark_process[order]) * stride + (start[order] - low)
-    last = np.searchsorted(mark_key, (inverse * stride + (calls.begin - low))[loose], side="right") - 1
-    known = (last >= 0) & (mark_process[order][np.maximum(last, 0)] == process_of_call[loose])
-    result = of_call.copy()
-    result[loose] = np.where(known, order[np.maximum(last, 0)], OUTSIDE)
+    times = [start[marks] for marks in followed]
+    result: Codes = tl.trace.room.empty(len(calls.begin) + 1, np.int32)
+    result[-1] = UNKNOWN
+
+    def fill(part: slice) -> None:
+        begin, thread = calls.begin[part], calls.thread[part]
+        if bool((thread == thread[0]).all()):
+            result[part] = last(int(thread[0]), begin)
+            return
+        for one in np.flatnonzero(np.bincount(thread)).tolist():
+            at = np.flatnonzero(thread == one)
+            result[part.start + at] = last(one, begin[at])
+
+    def last(thread: int, begin: Ints) -> Ints:
+        # The calls of a thread ascend: look for the few marks among them.
+        low, high = np.searchsorted(times[thread], [begin[0], begin[-1]], side="right")
+        calls_before = np.searchsorted(begin, times[thread][low:high])
+        marks = np.append(OUTSIDE, followed[thread])[low : high + 1]
+        return np.repeat(marks, np.diff(calls_before, prepend=0, append=len(begin)))
+
+    deque(each(fill, blocks(0, len(calls.begin)), tl.trace.threads), 0)
     return result
+
+
+def _used_marks(tl: Timeline, process: npt.NDArray[np.integer], of_call: Codes) -> tuple[Codes, Ints, Ints]:
+    """The marks under which ranks launched anything: each such mark of each rank is a step.
+
+    A rank's marks are those of its process, in the order of time, whatever thread they stand on.
+
+    Args:
+        tl: the timeline.
+        process: of each mark, ascending.
+        of_call: last mark of each call, -1 for none; its last element is that of events without a call, -2.
+
+    Returns:
+        per event its step, -1 or -2; per step, ascending by rank and time, its rank's place and its mark.
+    """
+    owners = tl.rank_table["process"].to_numpy()
+    low, high = np.searchsorted(process, owners), np.searchsorted(process, owners, side="right")
+    room = np.cumsum(np.append(0, high - low))
+    member: Codes = tl.trace.room.empty(len(tl), np.int32)
+
+    def fill(part: slice) -> Codes:
+        place = tl.place_of(part)
+        launch = tl.launch[part]
+        # All nodes of a replay share their call: look at each run of events with one call once.
+        runs = run_starts(launch)
+        mark = of_call[launch[runs]]
+        key = np.where(mark >= 0, mark + np.int32(room[place] - low[place]), mark)
+        member[part] = np.repeat(key, np.diff(runs, append=len(launch)))
+        return key[run_starts(key)]
+
+    used = np.zeros(int(room[-1]), bool)
+    for keys in tl.each(fill):
+        used[keys[keys >= 0]] = True
+    # Two more, which -1 and -2 lead to.
+    step = np.concatenate([np.cumsum(used) - 1, [UNKNOWN, OUTSIDE]]).astype(np.int32)
+    for part in tl.stretches():
+        member[part] = step[member[part]]
+    held = np.flatnonzero(used)
+    place = np.searchsorted(room, held, side="right") - 1
+    return member, place, held - room[place] + low[place]
 
 
 def _evenness(tl: Timeline, member: Codes, steps: pl.DataFrame) -> float:

@@ -188,7 +188,8 @@ class Timeline:
     @cached_property
     def _launches_and_links(self) -> tuple[Launches, Codes]:
         launches, ids = read_launches(self.trace)
-        return launches, link_events(ids, self.rank_table["process"].to_numpy(), self.first, self.correlation)
+        process = self.rank_table["process"].to_numpy()
+        return launches, link_events(self.trace, ids, process, self.first, self.correlation)
 
     def carry_along_streams(self, values: Codes, unknown: int, before: int) -> Codes:
         """`values` with every `unknown` replaced, in place, by the last known one earlier on its stream, or `before`."""

@@ -33,8 +33,8 @@ SELECT coalesce(graph_node, 0) AS graph_node FROM event WHERE rank BETWEEN $firs
 SELECT coalesce(shape, 0) AS shape FROM event WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank)
 
 -- name: launch_counts
--- One row per process that launched events: process, launch_count. Order: process.
-SELECT process, count(*) AS launch_count FROM launch WHERE list_contains($processes::INTEGER[], process)
+-- One row per process that launched events: process, launch_count, last_id (the largest correlation). Order: process.
+SELECT process, count(*) AS launch_count, max(correlation) AS last_id FROM launch WHERE list_contains($processes::INTEGER[], process)
 GROUP BY process ORDER BY process
 
 -- name: launches
@@ -44,7 +44,7 @@ GROUP BY process ORDER BY process
 SELECT process, coalesce(thread, -1) AS thread, correlation, start_ns, end_ns,
     (coalesce(list_position($names::VARCHAR[], api_name), 0) - 1)::INTEGER AS api, graph_launch::UTINYINT AS graph_launch,
     coalesce(wait_end_ns, -9223372036854775808) AS wait_end_ns
-FROM launch WHERE list_contains($processes::INTEGER[], process)
+FROM launch WHERE process BETWEEN $first AND $last AND list_contains($processes::INTEGER[], process)
 
 -- name: api_names
 -- One row per API name. Order: name.

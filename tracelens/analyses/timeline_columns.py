@@ -96,9 +96,9 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
             copies.append((copied + part.start, copy_kind[copied]))
             _add_heads(heads, part.start, ids, rank)
             streams.add(part, rank, number)
-        return _joined(graphs), _joined(copies), heads
+        return joined(graphs), joined(copies), heads
 
-    found = list(each(read, _portions(first, trace.threads), trace.threads))
+    found = list(each(read, portions(first, trace.threads), trace.threads))
     heads = [head for _, _, those in found for head in those]
     columns = [np.array(column, np.int64) for column in zip(*heads, strict=True)] or [np.empty(0, np.int64)] * 3
     code, used = streams.done()
@@ -114,12 +114,12 @@ def read_columns(trace: LoadedTrace, name_count: int) -> Columns:
         stream=code,
         streams=used,
         name=name,
-        graph_runs=_joined([(none, none), *(graphs for graphs, _, _ in found)]),
-        copies=_joined([(none, none.astype(np.uint8)), *(copies for _, copies, _ in found)]),
+        graph_runs=joined([(none, none), *(graphs for graphs, _, _ in found)]),
+        copies=joined([(none, none.astype(np.uint8)), *(copies for _, copies, _ in found)]),
     )
 
 
-def _portions(first: Ints, threads: int) -> list[slice]:
+def portions(first: Ints, threads: int) -> list[slice]:
     """Ranks that follow each other, for one thread each: about as many events in every portion, a whole rank at least.
 
     DuckDB hands rows out in the order of the table on one thread alone.
@@ -136,7 +136,8 @@ def _portions(first: Ints, threads: int) -> list[slice]:
     return [slice(low, high) for low, high in pairwise(edges.tolist())]
 
 
-def _joined(parts: list[Places]) -> Places:
+def joined(parts: list[Places]) -> Places:
+    """Places and values that follow each other as one."""
     return np.concatenate([places for places, _ in parts]), np.concatenate([values for _, values in parts])
 
 
@@ -248,7 +249,7 @@ def one_number(trace: LoadedTrace, query: str, ranks: Ints, first: Ints) -> Ints
             values[part.start + low : part.stop + low] = own
         return True
 
-    if not all(each(read, _portions(first, trace.threads), trace.threads)):
+    if not all(each(read, portions(first, trace.threads), trace.threads)):
         values = trace.room.empty(int(first[-1]), np.int64)
-        deque(each(read, _portions(first, trace.threads), trace.threads), 0)
+        deque(each(read, portions(first, trace.threads), trace.threads), 0)
     return values

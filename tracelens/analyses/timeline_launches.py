@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tracelens.analyses.blocks import blocks, run_starts
-from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches
+from tracelens.analyses.blocks import blocks, each, run_starts
+from tracelens.analyses.timeline_columns import SQL, Codes, Ints, Narrow, PairCodes, batches, joined, portions
+from tracelens.array_room import ArrayRoom
 from tracelens.trace import LoadedTrace
 
 _SPARSE = 4
@@ -73,21 +75,34 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
     trace.ensure("launch")
     names = trace.rows(SQL, "api_names")["api_name"].to_list()
     owners = trace.rows(SQL, "ranks", ranks=trace.ranks)["process"].unique().sort()
-    wanted: dict[str, Any] = {"processes": owners.to_list()}
-    sizes = trace.rows(SQL, "launch_counts", **wanted)
-    count = int(sizes["launch_count"].sum())
-    begin, end = np.empty(count, np.int64), np.empty(count, np.int64)
-    correlation = np.empty(count, np.int64)
-    api = np.empty(count, np.min_scalar_type(-len(names) - 2))
-    graph = np.empty(count, bool)
-    threads = PairCodes(count, trace.room)
-    waits = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for part, (process, thread, *values, wait_end) in batches(trace, "launches", names=names, **wanted):
-        told = np.flatnonzero(wait_end != _NEVER)
-        waits.append((told + part.start, wait_end[told]))
-        threads.add(part, process, thread)
-        for target, own in zip((correlation, begin, end, api, graph), values, strict=True):
-            target[part] = own
+    sizes = trace.rows(SQL, "launch_counts", processes=owners.to_list())
+    processes = sizes["process"].to_numpy().astype(np.int64)
+    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes["launch_count"].to_numpy())])
+    count, room = int(first[-1]), trace.room
+    begin, end = room.empty(count, np.int64), room.empty(count, np.int64)
+    fits = bool((sizes["last_id"] <= np.iinfo(np.int32).max).all())
+    correlation = room.empty(count, np.int32 if fits else np.int64)
+    api = room.empty(count, np.min_scalar_type(-len(names) - 2))
+    graph = room.empty(count, bool)
+    threads = PairCodes(count, room)
+
+    def read(chosen: slice) -> tuple[Ints, Ints]:
+        """(places, ends) of the waits of some processes, whose columns are written."""
+        waits = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        own, low = processes[chosen].tolist(), int(first[chosen.start])
+        for batch, (process, thread, *values, wait_end) in batches(
+            trace, "launches", names=names, processes=own, first=own[0], last=own[-1]
+        ):
+            part = slice(batch.start + low, batch.stop + low)
+            told = np.flatnonzero(wait_end != _NEVER)
+            waits.append((told + part.start, wait_end[told]))
+            threads.add(part, process, thread)
+            for target, column in zip((correlation, begin, end, api, graph), values, strict=True):
+                target[part] = column
+        return joined(waits)
+
+    none = (np.empty(0, np.int64), np.empty(0, np.int64))
+    waited, wait_end = joined([none, *each(read, portions(first, trace.threads), trace.threads)])
     thread, pairs = threads.done()
     launches = Launches(
         begin=begin,
@@ -95,13 +110,11 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
         thread=thread,
         api=api,
         graph=graph,
-        waited=np.concatenate([place for place, _ in waits]),
-        wait_end=np.concatenate([end for _, end in waits]),
+        waited=waited,
+        wait_end=wait_end,
         threads=pl.DataFrame({"process": pairs[:, 0].astype(np.int32), "thread": pairs[:, 1]}),
         api_names=tuple(names),
     )
-    processes = sizes["process"].to_numpy().astype(np.int64)
-    first = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes["launch_count"].to_numpy())])
     # The calls of a process follow each other.
     if not np.array_equal(pairs[thread[first[:-1]], 0], processes) or not np.array_equal(
         pairs[thread[first[1:] - 1], 0], processes
@@ -111,43 +124,52 @@ def read_launches(trace: LoadedTrace) -> tuple[Launches, CallIds]:
 
 
 def link_events(
-    calls: CallIds, process_of_rank: npt.NDArray[np.integer], first: Ints, correlation: Ints | Codes
+    trace: LoadedTrace, calls: CallIds, process_of_rank: npt.NDArray[np.integer], first: Ints, correlation: Ints | Codes
 ) -> Codes:
     """Place of the launch call of each event, -1 without one; of several calls with one id, the first.
 
     Args:
+        trace: where the answer lies, and how many threads may work.
         calls: the calls.
         process_of_rank: [ranks].
         first: int64 [ranks + 1], where each rank's events begin.
         correlation: [events], -1 without.
     """
-    link = np.empty(len(correlation), np.int32)
+    link: Codes = trace.room.empty(len(correlation), np.int32)
     known: dict[int, _Finder] = {}
     for process, low, high in zip(process_of_rank.tolist(), first[:-1].tolist(), first[1:].tolist(), strict=True):
         if process not in known:
-            known = {process: _Finder(calls, process)}
-        for part in blocks(low, high):
+            known = {process: _Finder(trace.room, calls, process)}
+        find = known[process].find
+
+        def fill(part: slice, find: Callable[[Ints | Codes], Codes] = find) -> None:
             own = correlation[part]
             # The nodes of a replay follow each other under one id: look up each run once.
             runs = run_starts(own)
-            link[part] = np.repeat(known[process].find(own[runs]), np.diff(np.append(runs, len(own))))
+            link[part] = np.repeat(find(own[runs]), np.diff(np.append(runs, len(own))))
+
+        deque(each(fill, blocks(low, high), trace.threads), 0)
     return link
 
 
 class _Finder:
     """Finds the calls of one process by their ids."""
 
-    def __init__(self, calls: CallIds, process: int) -> None:
+    def __init__(self, room: ArrayRoom, calls: CallIds, process: int) -> None:
         place = int(np.searchsorted(calls.process, process))
         known = place < len(calls.process) and int(calls.process[place]) == process
         self._low = int(calls.first[place]) if known else 0
-        ids = calls.correlation[self._low : int(calls.first[place + 1])] if known else np.empty(0, np.int64)
+        ids = calls.correlation[self._low : int(calls.first[place + 1])] if known else calls.correlation[:0]
         cells = int(ids.max(initial=-1)) + 2
         self._table: Codes | None = None
         if cells <= max(_SPARSE * len(ids), _SMALL):
             # Going backwards leaves the first call of an id; the last cell stands for every id that no call has.
-            self._table = np.full(cells, -1, np.int32)
-            self._table[ids[::-1]] = np.arange(self._low + len(ids) - 1, self._low - 1, -1, dtype=np.int32)
+            table: Codes = room.empty(cells, np.int32)
+            table.fill(-1)
+            for part in reversed(list(blocks(0, len(ids)))):
+                places = np.arange(self._low + part.start, self._low + part.stop, dtype=np.int32)
+                table[ids[part][::-1]] = places[::-1]
+            self._table = table
         else:
             self._order = np.argsort(ids, kind="stable")
             self._ids = ids[self._order]
