@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow
 
-from tracelens.analyses.alignment import Alignment, align
+from tracelens.analyses.alignment import Alignment, find_alignment
 from tracelens.analyses.selection import select
 from tracelens.analyses.slices import aligned_windows, event_slices, in_windows, wait_slices
 from tracelens.errors import TracelensError
@@ -78,7 +78,7 @@ def picture(trace: LoadedTrace) -> Picture:
     selection = select(trace)
     # The last event of a whole rank may begin at its end, where it takes no time.
     windows = selection.windows.with_columns(pl.col("end_ns") + (1 if selection.whole else 0))
-    alignment = align(trace)
+    alignment = find_alignment(trace)
     notices = [*trace.notices, *alignment.notices]
     origin = int(str(aligned_windows(trace, windows)["start_ns"].min()))
     per_rank = [mine for _, mine in windows.group_by("rank", maintain_order=True)]
@@ -187,10 +187,10 @@ def write_duckdb(trace: LoadedTrace, path: Path) -> list[ModelTable]:
 def _steps(
     trace: LoadedTrace, alignment: Alignment, windows: pl.DataFrame, notices: list[Notice]
 ) -> pl.DataFrame | None:
-    from tracelens.analyses.steps import find_steps
+    from tracelens.analyses.step_search import search_steps
 
     try:
-        found = find_steps(trace)
+        found = search_steps(trace)
     except TracelensError as error:
         notices.append(Notice("no-steps", "warning", error.message, error.hint))
         return None
