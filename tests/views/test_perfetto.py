@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.views.report_tp8 import HOSTILE
@@ -157,6 +157,7 @@ def test_files_plain_and_packed_hold_the_same(tmp_path: Path) -> None:
     assert b"\x1b" not in plain
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 300), st.integers(0, 100)), max_size=40))
 def test_no_slices_cross_and_none_is_lost(rows: list[tuple[int, int, int, int]]) -> None:
     table = [(rank, stream, "kernel", "b", "n", start, length) for rank, stream, start, length in rows]
