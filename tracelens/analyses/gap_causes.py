@@ -98,7 +98,7 @@ def _explain(
     length = start - dry
     row, boundary = _windows(edges, dry, start)
     inside = tl.in_graph[after] & tl.in_graph[before]
-    inside &= (tl.correlation[before] == tl.correlation[after]) & (tl.correlation[after] >= 0)
+    inside &= tl.one_launch(before, after)
     cause = np.where(boundary, STEP_BOUNDARY, IN_GRAPH).astype(np.uint8)
     cause[_is_idle(edges, dry)] = IDLE
     # Most gaps of a captured decode lie between nodes of one replay: only the rest asks for launch calls.

@@ -98,16 +98,17 @@ def find_replays(tl: Timeline) -> Replays:
 
 
 def _find(tl: Timeline) -> Replays:
-    in_replay = (tl.in_graph | (tl.kind == GRAPH)) & (tl.correlation >= 0)
+    correlation = tl.correlation
+    in_replay = (tl.in_graph | (tl.kind == GRAPH)) & (correlation >= 0)
     begins = np.ones(len(tl), bool)
-    begins[1:] = (tl.correlation[1:] != tl.correlation[:-1]) | ~in_replay[1:] | ~in_replay[:-1]
+    begins[1:] = (correlation[1:] != correlation[:-1]) | ~in_replay[1:] | ~in_replay[:-1]
     begins[tl.first[:-1]] = True
     opens = np.flatnonzero(begins)
     bounds = np.append(opens, len(tl))
     place = tl.rank_place[opens].astype(np.int64)
     order = _issue_order(tl, opens, place)
-    span = int(tl.correlation.max(initial=0)) + 1
-    key = np.where(in_replay[opens], place * span + tl.correlation[opens], -1)[order]
+    span = int(correlation.max(initial=0)) + 1
+    key = np.where(in_replay[opens], place * span + correlation[opens], -1)[order]
     nodes = np.flatnonzero(key >= 0)
     _, first, number = np.unique(key[nodes], return_index=True, return_inverse=True)
     # Replays in the order in which they were issued, not of their ids.

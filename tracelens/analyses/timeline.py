@@ -160,9 +160,9 @@ class Timeline:
         result: Flags = (picks & self.names["operation"].is_null()).to_numpy()
         return result
 
-    @cached_property
+    @property
     def correlation(self) -> Ints | Codes:
-        """Correlation id of each event, -1 where the export has none; int32 where the ids fit."""
+        """Correlation id of each event, -1 where the export has none; int32 where the ids fit. Not kept."""
         return one_number(self.trace, "correlations", self.ranks, self.first)
 
     @property
@@ -186,10 +186,22 @@ class Timeline:
         return self._launches_and_links[1]
 
     @cached_property
-    def _launches_and_links(self) -> tuple[Launches, Codes]:
+    def _launches_and_links(self) -> tuple[Launches, Codes, Ints | Codes | None]:
+        """(calls, call of each event, correlation ids where there are replays that they alone tell apart)."""
         launches, ids = read_launches(self.trace)
-        process = self.rank_table["process"].to_numpy()
-        return launches, link_events(self.trace, ids, process, self.first, self.correlation)
+        correlation = self.correlation
+        launch = link_events(self.trace, ids, self.rank_table["process"].to_numpy(), self.first, correlation)
+        uncalled = self.each(
+            lambda part: bool((self.in_graph[part] & (launch[part] < 0) & (correlation[part] >= 0)).any())
+        )
+        return launches, launch, correlation if any(uncalled) else None
+
+    def one_launch(self, event: Codes, other: Codes) -> Flags:
+        """Whether each event in a graph was launched with the other of its rank: as nodes of one replay."""
+        _, launch, correlation = self._launches_and_links
+        code = launch if correlation is None else correlation
+        result: Flags = (code[event] == code[other]) & (code[event] >= 0)
+        return result
 
     def carry_along_streams(self, values: Codes, unknown: int, before: int) -> Codes:
         """`values` with every `unknown` replaced, in place, by the last known one earlier on its stream, or `before`."""
