@@ -87,10 +87,9 @@ class Alignment:
 
     def _moved(self, rank: Ints, time: Ints, *, forward: bool) -> Ints:
         result = np.array(time, dtype=np.int64)
-        ranks = np.broadcast_to(np.asarray(rank), result.shape)
-        for one in np.unique(ranks):
+        for one in np.unique(rank):
             epoch, clock = self._clocks.get(int(one), (0, constant()))
-            where = ranks == one
+            where = rank == one if np.ndim(rank) else slice(None)
             own = result[where]
             if forward:
                 result[where] = own - np.rint(clock.difference((own - epoch).astype(np.float64))).astype(np.int64)
