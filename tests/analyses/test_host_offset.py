@@ -11,6 +11,7 @@ from tracelens.analyses.host_offset import (
     FEW,
     LEAST_LAUNCH_NS,
     LIMIT_NS,
+    Lowest,
     Observed,
     Offset,
     offsets,
@@ -149,3 +150,19 @@ def test_every_correction_of_the_clock_is_found(steps: list[int], counts: list[i
         assert abs(one.ahead_ns - offset * US) <= 2 * US
     edges = np.cumsum(counts[: len(truth)])[:-1] * 100 * US
     assert all(abs(one.start_ns - edge) <= 300 * US for one, edge in zip(found[1:], edges, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(st.lists(st.integers(-5, 50), max_size=60), max_size=60),
+    more=st.integers(0, 2000),
+)
+def test_the_lowest_of_parts_is_that_of_all(parts: list[list[int]], more: int) -> None:
+    """One in a thousand is left out, of twenty or more at least one; there could have been `more` values."""
+    values = sorted(one for part in parts for one in part)
+    lowest = Lowest(len(values) + more)
+    for part in parts:
+        lowest.add(np.array(part, np.int64))
+    assert lowest.count == len(values)
+    if values:
+        assert lowest.value == values[max(len(values) // 1000, int(len(values) >= FEW))]

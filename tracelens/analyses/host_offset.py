@@ -53,7 +53,7 @@ EARLY_SHARE = 0.001
 FEW = 20
 
 _MOST_STRETCHES = 256
-_BEGIN, _END = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+BEGIN, _END = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -112,59 +112,122 @@ class Offset:
     wait_count: int
 
 
+class Lowest:
+    """The lowest of values that are told part by part, but for stamps that may be wrong.
+
+    Args:
+        most: as many values as there may be; all but the lowest of them are forgotten.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._room = _allowed(most) + 1
+        self._kept = np.empty(0, np.int64)
+        self.count = 0
+
+    def add(self, values: Ints) -> None:
+        """Tells more values."""
+        self.count += len(values)
+        if len(self._kept) == self._room:
+            values = values[values < self._kept[-1]]
+        kept = np.concatenate([self._kept, values])
+        if len(kept) >= self._room:
+            # The largest of them stands last.
+            kept = np.partition(kept, self._room - 1)[: self._room]
+        self._kept = kept
+
+    @property
+    def value(self) -> int:
+        """That value, of those told so far; there must be one."""
+        allowed = _allowed(self.count)
+        return int(np.partition(self._kept, allowed)[allowed])
+
+
+class Told:
+    """What all launches and waits of a clock say together, told part by part in any order.
+
+    Args:
+        most: as many launches, or waits, as there may be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._delay, self._lag, self._eager_delay, self._eager_call = (Lowest(most) for _ in range(4))
+        self._idle_count = 0
+
+    def launches(self, delay_ns: Ints, call_ns: Ints, graph: Flags, idle: Flags) -> None:
+        """Tells launches, as in `Observed`."""
+        self._delay.add(delay_ns)
+        if bool(graph.any()):
+            eager = ~graph
+            delay_ns, call_ns, idle = delay_ns[eager], call_ns[eager], idle[eager]
+        self._eager_delay.add(delay_ns)
+        self._eager_call.add(call_ns)
+        self._idle_count += int(np.count_nonzero(idle))
+
+    def waits(self, lag_ns: Ints) -> None:
+        """Tells waits, as in `Observed`."""
+        self._lag.add(lag_ns)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether some offset serves launches and waits."""
+        if not self._delay.count or not self._lag.count:
+            return True
+        return self._delay.value + self._lag.value >= _LEAST_NS
+
+    def offset(self, start: int) -> Offset:
+        """One offset for all of them, from `start` on."""
+        launches = self._delay.count
+        if launches == 0:
+            return Offset(start, 0, -UNKNOWN_NS, UNKNOWN_NS, 0, 0)
+        # Where no offset serves the waits, they were for something else.
+        waits = self._lag.count if self.agrees else 0
+        most = self._delay.value - LEAST_LAUNCH_NS
+        least = LEAST_RETURN_NS - self._lag.value if waits else -UNKNOWN_NS
+        most = most if waits else min(most, UNKNOWN_NS)
+        # A wait that came back long after its event only bounds.
+        ahead = least - LEAST_RETURN_NS + RETURN_NS if waits and least >= -UNKNOWN_NS else 0
+        # Of a device that never was idle every launch waited in its queue; a graph's first node takes as long as it
+        # likes.
+        if self._idle_count >= FEW:
+            delay = self._eager_delay.value
+            if waits:
+                floor = min(max(LEAST_LAUNCH_NS, min(self._eager_call.value, QUICKEST_NS)), delay - least)
+                most = min(most, delay - floor)
+                ahead = max((least + delay - floor) // 2, delay - QUICKEST_NS)
+            elif delay - QUICKEST_NS <= UNKNOWN_NS:
+                ahead = delay - QUICKEST_NS
+                least, most = ahead - SPREAD_NS, min(most, ahead + SPREAD_NS)
+        least, most = _clip(min(least, most)), _clip(most)
+        return Offset(start, min(max(ahead, least), most), least, most, launches, waits)
+
+
 def offsets(seen: Observed) -> list[Offset]:
     """The offset in each stretch of time, in order; one stretch unless the clock was corrected."""
-    edges = [_BEGIN]
+    edges = [BEGIN]
     while len(edges) < _MOST_STRETCHES and (cut := _next_cut(seen.between(edges[-1], _END))) is not None:
         edges.append(cut)
-    return [_offset(seen.between(low, high), low) for low, high in pairwise([*edges, _END])]
+    return [_told(seen.between(low, high)).offset(low) for low, high in pairwise([*edges, _END])]
 
 
-def _offset(seen: Observed, start: int) -> Offset:
-    launches = len(seen.delay_ns)
-    if launches == 0:
-        return Offset(start, 0, -UNKNOWN_NS, UNKNOWN_NS, 0, 0)
-    # Where no offset serves the waits, they were for something else.
-    waits = len(seen.lag_ns) if _agrees(seen) else 0
-    most = _lowest(seen.delay_ns) - LEAST_LAUNCH_NS
-    least = LEAST_RETURN_NS - _lowest(seen.lag_ns) if waits else -UNKNOWN_NS
-    most = most if waits else min(most, UNKNOWN_NS)
-    # A wait that came back long after its event only bounds.
-    ahead = least - LEAST_RETURN_NS + RETURN_NS if waits and least >= -UNKNOWN_NS else 0
-    # Of a device that never was idle every launch waited in its queue; a graph's first node takes as long as it likes.
-    if np.count_nonzero(seen.idle & ~seen.graph) >= FEW:
-        delay = _lowest(seen.delay_ns[~seen.graph])
-        if waits:
-            floor = min(max(LEAST_LAUNCH_NS, min(_lowest(seen.call_ns[~seen.graph]), QUICKEST_NS)), delay - least)
-            most = min(most, delay - floor)
-            ahead = max((least + delay - floor) // 2, delay - QUICKEST_NS)
-        elif delay - QUICKEST_NS <= UNKNOWN_NS:
-            ahead = delay - QUICKEST_NS
-            least, most = ahead - SPREAD_NS, min(most, ahead + SPREAD_NS)
-    least, most = _clip(min(least, most)), _clip(most)
-    return Offset(start, min(max(ahead, least), most), least, most, launches, waits)
-
-
-def _agrees(seen: Observed) -> bool:
-    """Whether some offset serves launches and waits."""
-    if not len(seen.delay_ns) or not len(seen.lag_ns):
-        return True
-    return _lowest(seen.delay_ns) + _lowest(seen.lag_ns) >= _LEAST_NS
+def _told(seen: Observed) -> Told:
+    told = Told(max(len(seen.delay_ns), len(seen.lag_ns)))
+    told.launches(seen.delay_ns, seen.call_ns, seen.graph, seen.idle)
+    told.waits(seen.lag_ns)
+    return told
 
 
 def _clip(offset: int) -> int:
     return min(max(offset, -LIMIT_NS), LIMIT_NS)
 
 
-def _lowest(values: Ints) -> int:
-    """The lowest value but for stamps that may be wrong."""
-    allowed = max(int(len(values) * EARLY_SHARE), int(len(values) >= FEW))
-    return int(np.partition(values, allowed)[allowed])
+def _allowed(count: int) -> int:
+    """How many of the lowest of so many values are left out, because their stamps may be wrong."""
+    return max(int(count * EARLY_SHARE), int(count >= FEW))
 
 
 def _next_cut(seen: Observed) -> int | None:
     """Where the bounds of a first stretch end; None where one stretch holds all, or nothing helps."""
-    if _agrees(seen):
+    if _told(seen).agrees:
         return None
     waits = np.searchsorted(seen.wait_ns, seen.launch_ns, side="right")
     told = np.flatnonzero(waits)
@@ -174,7 +237,7 @@ def _next_cut(seen: Observed) -> int | None:
     last = int(against[0]) + 2 * FEW if len(against) else len(waits)
     while last < len(waits) and waits[last] < waits[against[0]] + 3:
         last += 2 * FEW
-    return _best_cut(seen.between(_BEGIN, int(seen.launch_ns[last])) if last < len(waits) else seen)
+    return _best_cut(seen.between(BEGIN, int(seen.launch_ns[last])) if last < len(waits) else seen)
 
 
 def _best_cut(seen: Observed) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracelens.analyses.aligned_clock import AlignedClock
-from tracelens.analyses.blocks import blocks
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.host_offset import LIMIT_NS
 from tracelens.analyses.timeline import Codes, Ints, Timeline
 
@@ -61,13 +61,19 @@ class DeviceClocks:
         return np.concatenate([np.empty(0, np.int64), *(self._time(events[part], axis[part]) for part in parts)])
 
     def _time(self, events: Codes | Ints, axis: Ints) -> Ints:
-        place = self.tl.rank_place[events].astype(np.int64)
-        own = self.tl.own_time(place, axis)
-        ranks, leaders = self.tl.ranks[place], self.tl.ranks[self.leader[place]]
-        at = np.flatnonzero(ranks != leaders)
-        if len(at):
-            own[at] += self.clock.aligned(ranks[at], own[at]) - self.clock.aligned(leaders[at], own[at])
-        return own
+        place = self.tl.rank_place[events]
+        if bool((place == place[0]).all()):
+            return self._of_rank(int(place[0]), axis)
+        result = np.empty(len(axis), np.int64)
+        for one in np.unique(place).tolist():
+            at = np.flatnonzero(place == one)
+            result[at] = self._of_rank(one, axis[at])
+        return result
+
+    def _of_rank(self, place: int, axis: Ints) -> Ints:
+        own: Ints = axis - self.tl.shift[place]
+        rank, leader = self.tl.ranks[[place, self.leader[place]]]
+        return own if rank == leader else own + self.clock.aligned(rank, own) - self.clock.aligned(leader, own)
 
 
 @dataclass(frozen=True)
@@ -88,32 +94,79 @@ class Waits:
 def waits_of(tl: Timeline, devices: DeviceClocks) -> Waits:
     """Every wait of a thread for what it launched last or, where that ended too late for it, for a copy to the host
     that it launched before: an engine that runs ahead waits for the step before."""
-    calls = tl.launches
-    until = np.full(len(calls.begin), _NEVER)
-    until[calls.waited] = calls.wait_end
     back = _copies_to_host(tl)
-    if any(_BLOCKING.match(name) for name in calls.api_names):
-        blocking = np.array([bool(_BLOCKING.match(name)) for name in calls.api_names] + [False])
-        call = tl.launch[back]
-        call = call[blocking[calls.api[call]]]
-        until[call] = calls.end[call]
-    waited = np.append(until > _NEVER, False)  # the last stands for events without a call
-    if not bool(waited.any()):
+    waiting, until = _waiting_calls(tl, back)
+    if len(waiting) == 0:
         none = np.empty(0, np.int64)
         return Waits(none, none, none)
-    event = np.concatenate([part.start + np.flatnonzero(waited[tl.launch[part]]) for part in tl.stretches()])
-    # A replay has ended with its last node.
-    last = np.full(len(until), _NEVER)
-    np.maximum.at(last, tl.launch[event], tl.end[event])
-    event = event[tl.end[event] == last[tl.launch[event]]]
-    call = tl.launch[event].astype(np.int64)
-    late = devices.time(event, tl.end[event]) > until[call] + LIMIT_NS
-    others, own = _copies_before(tl, devices, back, call[late], until[call[late]])
+    event, wait = _last_events(tl, waiting)
+    late = devices.time(event, tl.end[event]) > until[wait] + LIMIT_NS
+    others, own = _copies_before(tl, devices, back, waiting[wait[late]], until[wait[late]])
     event = np.concatenate([event[~late], others])
     ended = devices.time(event, tl.end[event])
-    lag = until[np.concatenate([call[~late], own])] - ended
+    lag = until[np.concatenate([wait[~late], np.searchsorted(waiting, own)])] - ended
     near = np.abs(lag) <= LIMIT_NS
     return Waits(devices.group[tl.rank_place[event[near]]], ended[near], lag[near])
+
+
+def _waiting_calls(tl: Timeline, back: Ints) -> tuple[Ints, Ints]:
+    """(places of the calls that somebody waited for, ascending; int64 ns, when the wait ended).
+
+    Args:
+        tl: the timeline.
+        back: launched copies to the host, which a thread may wait for in the call that launches them.
+    """
+    calls = tl.launches
+    blocking = np.array([bool(_BLOCKING.match(name)) for name in calls.api_names] + [False])
+    call = tl.launch[back]
+    call = call[blocking[calls.api[call]]]
+    place, ended = np.concatenate([calls.waited, call]), np.concatenate([calls.wait_end, calls.end[call]])
+    # Of several ends of one call the last stands.
+    waiting, last = np.unique(place[::-1], return_index=True)
+    return waiting, ended[::-1][last]
+
+
+def _last_events(tl: Timeline, waiting: Ints) -> tuple[Ints, Ints]:
+    """(the events of each of these calls that end last, ascending; the call's place in `waiting`)."""
+    # A replay has ended with its last node. The last flag stands for events without a call.
+    wanted = tl.trace.room.empty(len(tl.launches.begin) + 1, bool)
+    wanted.fill(False)
+    wanted[waiting] = True
+    last = np.full(len(waiting), _NEVER)
+
+    def held(part: slice) -> tuple[Ints, Ints, Ints] | None:
+        """The wanted events, where those of another call begin among them, and the places of their calls."""
+        launch = tl.launch[part]
+        at = np.flatnonzero(wanted[launch])
+        if len(at) == 0:
+            return None
+        begins = run_starts(launch[at])
+        return part.start + at, begins, np.searchsorted(waiting, launch[at[begins]])
+
+    def ends(part: slice) -> tuple[slice, Ints, Ints] | None:
+        if (found := held(part)) is None:
+            return None
+        event, begins, wait = found
+        return part, wait, np.maximum.reduceat(tl.end[event], begins)
+
+    parts = []
+    for found in tl.each(ends):
+        if found is not None:
+            part, wait, ended = found
+            np.maximum.at(last, wait, ended)
+            parts.append(part)
+
+    def chosen(part: slice) -> tuple[Ints, Ints]:
+        found = held(part)
+        assert found is not None  # it was before
+        event, begins, wait = found
+        of_event = np.repeat(wait, np.diff(begins, append=len(event)))
+        is_last = tl.end[event] == last[of_event]
+        return event[is_last], of_event[is_last]
+
+    none = np.empty(0, np.int64)
+    events, waits = zip((none, none), *each(chosen, parts, tl.trace.threads), strict=True)
+    return np.concatenate(events), np.concatenate(waits)
 
 
 def _copies_to_host(tl: Timeline) -> Ints:

@@ -7,26 +7,26 @@ after them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import AlignedClock
-from tracelens.analyses.blocks import blocks
-from tracelens.analyses.host_offset import Observed, Offset, offsets
+from tracelens.analyses.blocks import blocks, each, run_starts
+from tracelens.analyses.host_offset import BEGIN, Observed, Offset, Told, offsets
 from tracelens.analyses.host_waits import DeviceClocks, waits_of
 from tracelens.analyses.occupancy import Occupancy
-from tracelens.analyses.timeline import Codes, Flags, Ints, Timeline
+from tracelens.analyses.timeline import Codes, Flags, Ints, Narrow, Timeline
+from tracelens.analyses.timeline_columns import narrowest
 
 TYPICAL_NS = 10_000
 """Launch latency of a rank that shows too few launches into an idle device."""
 
 TYPICAL_LEAST = 20
-
-QUEUED_NS = 5_000
-"""Queued kernels of one stream follow each other within this."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LaunchClock:
         begin: int64 ns [calls], the call's begin on the timeline's axis.
         end: int64 ns [calls], its end there.
         usable: bool [calls], false where the event still starts before its call.
-        clock: int32 [calls], place in `clocks`; 0 where the call has no event.
+        clock: [calls], place in `clocks`, in the fewest bytes; 0 where the call has no event.
         clocks: clocks of devices against their hosts', by lowest rank and time.
         early_count: launches that start before their call on these clocks.
     """
@@ -60,7 +60,7 @@ class LaunchClock:
     begin: Ints
     end: Ints
     usable: Flags
-    clock: Codes
+    clock: Narrow
     clocks: tuple[HostClock, ...]
     early_count: int
 
@@ -76,87 +76,142 @@ class LaunchClock:
 def launch_clock(tl: Timeline, occ: Occupancy, clock: AlignedClock) -> LaunchClock:
     """Put the launch calls of a trace on the clocks of their devices."""
     calls = tl.launches
-    count = len(calls.begin)
-    first = np.full(count, len(tl), np.int32)
-    runs = tl.runs(tl.launch)[::-1]
-    runs = runs[tl.launch[runs] >= 0]
-    # The last write stands: going backwards leaves the first event.
-    first[tl.launch[runs]] = runs
-    devices = DeviceClocks.of(tl, clock)
-    group = devices.group
-    idle = _ends_long_gap(tl, occ)
-    waits = waits_of(tl, devices)
-    begin = np.zeros(count, np.int64)
-    end = np.zeros(count, np.int64)
-    usable = np.zeros(count, bool)
-    stretch = np.zeros(count, np.int32)
-    early = 0
+    count, room = len(calls.begin), tl.trace.room
+    seen = _Seen(tl, occ, DeviceClocks.of(tl, clock))
     clocks: list[HostClock] = []
-    for one in range(int(group.max(initial=-1)) + 1):
-        # The group's calls that launched something, in the order of what they launched.
-        call = _calls_of(tl, first, group == one)
-        start = devices.time(first[call], tl.start[first[call]])
-        order = np.argsort(start, kind="stable")
-        start, call = start[order], call[order]
-        del order
-        event = first[call]
-        delay = start - calls.begin[call]
-        here = np.flatnonzero(waits.group == one)
-        here = here[np.argsort(waits.ended[here], kind="stable")]
-        found = offsets(
-            Observed(
-                start,
-                delay,
-                calls.end[call] - calls.begin[call],
-                calls.graph[call],
-                idle[event],
-                waits.ended[here],
-                waits.lag[here],
-            )
-        )
-        for part in blocks(0, len(call)):
-            own = call[part]
-            which = np.searchsorted([each.start_ns for each in found], start[part], side="right") - 1
-            ahead = np.array([each.ahead_ns for each in found], np.int64)[which]
-            to_axis = tl.start[event[part]] - start[part] + ahead
-            begin[own] = calls.begin[own] + to_axis
-            end[own] = calls.end[own] + to_axis
-            usable[own] = delay[part] >= ahead
-            early += int(np.count_nonzero(delay[part] < ahead))
-            stretch[own] = which + len(clocks)
-        ranks = tuple(tl.ranks[group == one].tolist())
-        clocks += [HostClock(ranks, each) for each in found]
-    return LaunchClock(first, begin, end, usable, stretch, tuple(clocks), early)
+    bases, found = [], seen.offsets()
+    for one, stretches in enumerate(found):
+        bases.append(len(clocks))
+        ranks = tuple(tl.ranks[seen.devices.group == one].tolist())
+        clocks += [HostClock(ranks, each_one) for each_one in stretches]
+    starts = [np.array([one.start_ns for one in stretches], np.int64) for stretches in found]
+    aheads = [np.array([one.ahead_ns for one in stretches], np.int64) for stretches in found]
+    end, usable = room.empty(count, np.int64), room.empty(count, bool)
+    number = room.empty(count, narrowest(len(clocks)))
+
+    def place(part: slice) -> int:
+        """Puts calls on their clocks; how many launches start before them."""
+        end[part] = usable[part] = number[part] = 0
+        early = 0
+        for one, call, event in seen.launched(part):
+            start, begin = seen.start[call], calls.begin[call]
+            which = np.searchsorted(starts[one], start, side="right") - 1
+            ahead = aheads[one][which]
+            in_time = start - begin >= ahead
+            to_axis = tl.start[event] - start + ahead
+            # What was the start of the event becomes the begin of its call.
+            seen.start[call] = begin + to_axis
+            end[call] = calls.end[call] + to_axis
+            usable[call] = in_time
+            number[call] = bases[one] + which
+            early += len(in_time) - int(np.count_nonzero(in_time))
+        return early
+
+    early_count = sum(each(place, blocks(0, count), tl.trace.threads))
+    return LaunchClock(seen.first, seen.start, end, usable, number, tuple(clocks), early_count)
 
 
-def _calls_of(tl: Timeline, first: Codes, wanted: Flags) -> Codes:
-    """The calls whose first event is on one of the `wanted` ranks, ascending."""
-    found = [np.empty(0, np.int32)]
-    for part in blocks(0, len(first)):
-        event = first[part]
-        launched = np.flatnonzero(event < len(tl))
-        mine = launched[wanted[tl.rank_place[event[launched]]]]
-        found.append((part.start + mine).astype(np.int32))
-    return np.concatenate(found)
+class _Seen:
+    """What is seen of the launches of a trace on the clocks of their devices.
+
+    Attributes:
+        devices: those clocks.
+        first: int32 [calls], the first event of each call, or the number of events where it has none.
+        start: int64 ns [calls], its start on the clock of its device; 0 where it has none.
+    """
+
+    def __init__(self, tl: Timeline, occ: Occupancy, devices: DeviceClocks) -> None:
+        self._tl = tl
+        self.devices = devices
+        self.first = _first_events(tl)
+        self.start: Ints = tl.trace.room.empty(len(self.first), np.int64)
+        self._idle = _ends_long_gap(tl, occ)
+
+    def launched(self, part: slice) -> Iterator[tuple[int, slice | Ints, Codes]]:
+        """(group, places, first events) of the calls in a block that launched something, by group."""
+        event = self.first[part]
+        call = np.flatnonzero(event < len(self._tl))
+        if len(call) == 0:
+            return
+        event = event[call]
+        group = self.devices.group[self._tl.rank_place[event]]
+        if bool((group == group[0]).all()):
+            whole = len(call) == part.stop - part.start
+            yield int(group[0]), part if whole else part.start + call, event
+            return
+        for one in np.unique(group).tolist():
+            mine = group == one
+            yield one, part.start + call[mine], event[mine]
+
+    def offsets(self) -> list[list[Offset]]:
+        """The offset of each group in each stretch of time."""
+        tl, count = self._tl, len(self.first)
+        waits = waits_of(tl, self.devices)
+        told = [Told(max(count, len(waits.lag))) for _ in range(int(self.devices.group.max(initial=-1)) + 1)]
+
+        def look(part: slice) -> list[tuple[int, tuple[Ints, Ints, Flags, Flags]]]:
+            self.start[part] = 0
+            found = []
+            for one, call, event in self.launched(part):
+                self.start[call] = self.devices.time(event, tl.start[event])
+                found.append((one, self._launches(call, event)))
+            return found
+
+        for found in each(look, blocks(0, count), tl.trace.threads):
+            for one, launches in found:
+                told[one].launches(*launches)
+        result = []
+        for one, group in enumerate(told):
+            here = np.flatnonzero(waits.group == one)
+            group.waits(waits.lag[here])
+            if group.agrees:
+                result.append([group.offset(BEGIN)])
+                continue
+            # The clock was corrected: only the order of time tells when.
+            here = here[np.argsort(waits.ended[here], kind="stable")]
+            call = self._in_order(one)
+            start, launches = self.start[call], self._launches(call, self.first[call])
+            result.append(offsets(Observed(start, *launches, waits.ended[here], waits.lag[here])))
+        return result
+
+    def _launches(self, call: slice | Codes | Ints, event: Codes) -> tuple[Ints, Ints, Flags, Flags]:
+        """Delays, lengths of the calls, whether they replay a graph, and whether the device had been idle for long."""
+        calls = self._tl.launches
+        begin = calls.begin[call]
+        return self.start[call] - begin, calls.end[call] - begin, calls.graph[call], self._idle[event]
+
+    def _in_order(self, group: int) -> Codes:
+        """The calls of a group that launched something, in the order of what they launched."""
+        found: list[npt.NDArray[np.integer]] = [np.empty(0, np.int32)]
+        for part in blocks(0, len(self.first)):
+            for one, call, _ in self.launched(part):
+                if one == group:
+                    found.append(np.arange(part.start, part.stop, dtype=np.int32) if isinstance(call, slice) else call)
+        calls = np.concatenate(found).astype(np.int32)
+        result: Codes = calls[np.argsort(self.start[calls], kind="stable")]
+        return result
+
+
+def _first_events(tl: Timeline) -> Codes:
+    """The first event of each call, int32; the number of events where it has none."""
+    first: Codes = tl.trace.room.empty(len(tl.launches.begin), np.int32)
+    first.fill(len(tl))
+    # The last write stands: going backwards leaves the first event.
+    for part in reversed(list(tl.stretches())):
+        launch = tl.launch[part]
+        runs = run_starts(launch)[::-1]
+        runs = runs[launch[runs] >= 0]
+        first[launch[runs]] = part.start + runs
+    return first
 
 
 def _ends_long_gap(tl: Timeline, occ: Occupancy) -> Flags:
     """Whether each event found its device idle for longer than queued kernels leave it: no clock of a host decides."""
-    result = np.zeros(len(tl), bool)
-    result[occ.after[occ.longer_than(QUEUED_NS)]] = True
+    result: Flags = tl.trace.room.empty(len(tl), bool)
+    result.fill(False)
+    for part in blocks(0, len(occ.long)):
+        result[occ.after[occ.long[part]]] = True
     return result
-
-
-def _ended_by_a_launch(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> Ints:
-    """Places of the gaps that the first event of a call ended: of a replay only that tells how long its launch took."""
-    found = [np.empty(0, np.int64)]
-    if len(launches.first):
-        for part in blocks(0, len(occ)):
-            after = occ.after[part]
-            call = tl.launch[after]
-            # Events without a call have code -1, which is some call that they are not the first event of.
-            found.append(part.start + np.flatnonzero((launches.first[call] == after) & (call >= 0)))
-    return np.concatenate(found)
 
 
 def typical_latency(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> tuple[npt.NDArray[np.int64], pl.DataFrame]:
@@ -166,24 +221,30 @@ def typical_latency(tl: Timeline, occ: Occupancy, launches: LaunchClock) -> tupl
         (int64 ns [ranks, 2]: other calls, graph launches; the same as a frame: rank, graph_launch, launch_count,
         typical_ns, with 10 us where fewer than 20 launches tell).
     """
-    at = _ended_by_a_launch(tl, occ, launches)
-    call = tl.launch[occ.after[at]]
-    told = launches.usable[call] & (launches.begin[call] >= tl.end[occ.before[at]])
-    at, call = at[told], call[told]
-    frame = pl.DataFrame(
-        {
-            "place": tl.rank_place[occ.after[at]].astype(np.int64),
-            "graph": tl.launches.graph[call].astype(np.int64),
-            "delay": tl.start[occ.after[at]] - launches.begin[call],
-        }
-    )
-    medians = frame.group_by("place", "graph").agg(pl.col("delay").median(), pl.len()).sort("place", "graph")
+
+    def delays(part: slice) -> tuple[Ints, Ints]:
+        """Delays of other calls and of graph launches, of the gaps that the first event of a call ended."""
+        after = occ.after[part]
+        call = tl.launch[after]
+        # Of a replay only its first event tells how long its launch took. Events without a call have code -1, which is
+        # some call that they are not the first event of.
+        told = np.flatnonzero(launches.first[call] == after)
+        told = told[(call[told] >= 0) & launches.usable[call[told]]]
+        after, call = after[told], call[told]
+        begin = launches.begin[call]
+        dry = begin >= tl.end[occ.before[part][told]]
+        delay, graph = (tl.start[after] - begin)[dry], tl.launches.graph[call[dry]]
+        return delay[~graph], delay[graph]
+
     table = np.full((len(tl.ranks), 2), TYPICAL_NS, np.int64)
     counts = np.zeros((len(tl.ranks), 2), np.int64)
-    for place, graph, delay, size in medians.iter_rows():
-        counts[place, graph] = size
-        if size >= TYPICAL_LEAST:
-            table[place, graph] = round(delay)
+    gaps = np.searchsorted(occ.after, tl.first) if len(launches.first) else np.zeros(len(tl.first), np.int64)
+    for place, (low, high) in enumerate(pairwise(gaps.tolist())):
+        for graph, parts in enumerate(zip(*each(delays, blocks(low, high), tl.trace.threads), strict=True)):
+            found = np.concatenate(parts)
+            counts[place, graph] = len(found)
+            if len(found) >= TYPICAL_LEAST:
+                table[place, graph] = round(float(np.median(found)))
     shown = pl.DataFrame(
         {
             "rank": np.repeat(tl.ranks, 2),
