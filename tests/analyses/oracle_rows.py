@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import gettempdir
 
 import numpy as np
 
@@ -115,20 +117,25 @@ def operations(job: Job, *, cuts=None, lost=()):
         end.append(job.end[keep, rank])
         family.append(job.operation[keep])
     owner, start, end, family = (np.concatenate(c).astype(np.int64) for c in (owner, start, end, family))
-    ids = np.arange(len(owner))
+    place = np.arange(len(owner), dtype=np.int32)
+    duration = end - start
     return Operations(
+        first=np.searchsorted(owner, np.arange(ranks + 1)),
+        id_shift=np.zeros(ranks, np.int64),
         owner=owner,
-        event_id=ids,
-        last_event_id=ids,
+        place=place,
+        last_place=place,
         start=start,
-        end=end,
-        leave=end,
+        duration=duration,
+        leave_after=duration,
         name_id=family,
         stream=np.full(len(owner), 7),
-        shape=np.full(len(owner), 1),
+        shape_code=np.zeros(len(owner), np.uint8),
+        shapes=np.array([1]),
         family=family,
         families=FAMILIES,
-        payload=np.zeros(len(owner), np.uint64),
+        payload_code=None,
+        payloads=np.zeros(1, np.uint64),
         message_bytes=np.full(len(owner), -1),
     )
 
@@ -137,6 +144,7 @@ def aligned(job: Job, *, exports=None, utc=None, wanted="auto", **how):
     """`align_operations` on the job: one file, or one per rank with session starts at `utc`."""
     from tracelens.analyses.alignment import align_operations
     from tracelens.analyses.matching_communicators import RankClock
+    from tracelens.array_room import ArrayRoom
 
     ranks = job.end.shape[1]
     rows = operations(job, **how)
@@ -145,7 +153,8 @@ def aligned(job: Job, *, exports=None, utc=None, wanted="auto", **how):
         for rank in range(ranks)
     ]
     first = [int(rows.start[rows.owner == rank].min()) - 1_000 for rank in range(ranks)]
-    return align_operations(clocks, rows, first, wanted=wanted)
+    room = ArrayRoom(1 << 40, Path(gettempdir()))
+    return align_operations(clocks, rows, first, wanted=wanted, room=room, threads=2)
 
 
 def waits_of(alignment, ranks: int):

@@ -18,9 +18,8 @@ def track(job, rank, keep=slice(None), operation=None, family=None):
     rows = np.arange(len(job.key))[keep]
     if operation is not None:
         rows = rows[job.operation[rows] == operation]
-    return Track(
-        job.end[rows, rank].astype(np.int64), job.key[rows], job.start[rows, rank].astype(np.int64), family or 0
-    )
+    end = job.end[rows, rank].astype(np.int64)
+    return Track(end, job.key[rows], end - job.start[rows, rank].astype(np.int64), family or 0)
 
 
 def difference(match, at):
@@ -90,7 +89,7 @@ def test_identical_kernels_at_equal_distances_are_ambiguous():
     rng = np.random.default_rng(0)
     ends = np.arange(1000) * 30_000
     sides = [(ends + rng.normal(0, 100, 1000)).astype(np.int64) for _ in range(2)]
-    tracks = [Track(end, np.zeros(1000, np.int64), end - 9_000) for end in sides]
+    tracks = [Track(end, np.zeros(1000, np.int64), np.full(1000, 9_000)) for end in sides]
     assert match_pair(*tracks, window_ns=EXPORT).status == "ambiguous"
 
 

@@ -7,10 +7,11 @@ The figures come from the ends of synchronising operations (method `ends`), or a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,6 @@ import polars as pl
 
 from tracelens.analyses.alignment_clock import ClockSet, Method, clock_frame
 from tracelens.analyses.alignment_members import (
-    AMBIGUOUS,
-    NO_PARTNER,
-    NOT_SYNCHRONISING,
-    TOO_FEW,
     MatchedOperations,
     Placed,
     place_operations,
@@ -33,15 +30,18 @@ from tracelens.analyses.alignment_notices import (
     general_notices,
     hides_collectives,
 )
-from tracelens.analyses.alignment_operations import NO_PAYLOAD, SQL, Operations, grouped, load_operations, numbered
+from tracelens.analyses.alignment_operations import SQL, Operations, grouped, load_operations
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.clock import Clock, Floats, Ints, constant
 from tracelens.analyses.clock_joint import ACCEPT_NS, JointFit, Readings, accept, fit_set
 from tracelens.analyses.matching_communicators import Communicator, Grouping, RankClock, group_parts, own_times
-from tracelens.analyses.matching_groups import Part
-from tracelens.analyses.matching_instances import Bools, Instances, Rows, pair_instances
+from tracelens.analyses.matching_groups import Left, Part
+from tracelens.analyses.matching_instances import Bools, Instances, Member, pair_instances
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, Track
 from tracelens.analyses.registered import register
 from tracelens.analyses.timeline import timeline
+from tracelens.analyses.timeline_columns import narrowest
+from tracelens.array_room import ArrayRoom
 from tracelens.errors import NotIdentifiableError
 from tracelens.frames import Notice
 from tracelens.trace import LoadedTrace
@@ -137,7 +137,13 @@ def _align(trace: LoadedTrace) -> Alignment:
     capture = trace.db.execute("SELECT count(*) FROM rank").fetchall()
     everyone = int(capture[0][0]) == len(ranks)
     found = align_operations(
-        clocks, load_operations(trace, ranks), first, wanted=trace.options.clock, complete_ranks=everyone
+        clocks,
+        load_operations(trace, ranks),
+        first,
+        wanted=trace.options.clock,
+        complete_ranks=everyone,
+        room=trace.room,
+        threads=trace.threads,
     )
     if hides_collectives(trace.notices):
         return replace(found, notices=tuple(blame_graph_tracing(notice) for notice in found.notices))
@@ -151,6 +157,8 @@ def align_operations(
     *,
     wanted: Literal["auto", "trust", "ends"] = "auto",
     complete_ranks: bool = True,
+    room: ArrayRoom,
+    threads: int,
 ) -> Alignment:
     """`align` on operations in memory.
 
@@ -160,18 +168,16 @@ def align_operations(
         first_ns: start of each rank's first event, own time.
         wanted: how clocks are put together.
         complete_ranks: whether these are all ranks of the capture.
+        room: for what has an element for each operation.
+        threads: how many threads may work at once.
     """
     # Ranks on one GPU share its clock, and so the epoch from which float64 counts its nanoseconds.
     by_clock: dict[int, int] = {}
     for rank, first in zip(ranks, first_ns, strict=True):
         by_clock[rank.clock] = min(first, by_clock.get(rank.clock, first))
     epoch = np.array([by_clock[rank.clock] for rank in ranks], dtype=np.int64)
-    parts = _parts(operations, epoch)
     shifted = [replace(rank, epoch_ns=int(epoch[index])) for index, rank in enumerate(ranks)]
-    grouping = group_parts(shifted, parts, trust=wanted == "trust")
-    instances = [_instances(parts, communicator, grouping) for communicator in grouping.communicators]
-    for part in parts:
-        part.track.forget()
+    grouping, instances, left = _match(shifted, operations, epoch, wanted == "trust", room, threads)
     placed: list[Placed] = []
     sets: list[ClockSet] = []
     final: list[Clock] = list(grouping.clocks)
@@ -182,8 +188,10 @@ def align_operations(
         inside = [i for i, c in enumerate(grouping.communicators) if grouping.sets[c.members[0]] == root]
         owners = [i for i, r in enumerate(grouping.sets) if r == root]
         numbers[root] = len(sets)
-        readings = [_readings(operations, epoch, grouping.communicators[i], instances[i]) for i in inside]
-        fit = fit_set(readings, grouping.clocks, root) if readings else None
+        readings = [
+            _readings(operations, epoch, grouping.communicators[i], instances[i], room, threads) for i in inside
+        ]
+        fit = fit_set(readings, grouping.clocks, root, room, threads) if readings else None
         carried = fit is not None and _carried(fit, readings) and not any(grouping.recorded[o] for o in owners)
         method: Method = "ends" if carried and wanted != "trust" else "trust"
         if method == "ends" and fit is not None:
@@ -198,7 +206,7 @@ def align_operations(
             unplaced += lost
             if wanted == "ends" and readings:
                 unplaced += [o for o in owners if o not in lost]
-            accepted = [_accept_trusted(r, final, shifted) for r in readings]
+            accepted = [_accept_trusted(r, final, shifted, threads) for r in readings]
             if readings and wanted != "trust":
                 notices.append(fallback_notice(ranks, owners, readings, fit, wanted))
         resolution = fit.resolution_ns if fit is not None and method == "ends" else 0.0
@@ -226,71 +234,123 @@ def align_operations(
     moved_clocks = {
         rank.rank: (int(epoch[i]), _absolute(final[i], epoch, i, grouping.sets[i])) for i, rank in enumerate(ranks)
     }
-    loose = _loose(operations, parts, grouping)
     return Alignment(
         clock_frame(ranks, first_ns, epoch, final, grouping.sets, numbers, sets, placed, unplaced),
-        place_operations(ranks, operations, placed, moved_clocks, loose, unplaced),
+        place_operations(ranks, operations, placed, moved_clocks, left, unplaced, room, threads),
         _communicator_frame(ranks, grouping, numbers),
         tuple(sets),
-        tuple(notices) + general_notices(ranks, operations, parts, grouping, final, wanted, complete_ranks),
+        tuple(notices) + general_notices(ranks, operations, left, grouping, final, wanted, complete_ranks),
         complete_ranks,
         moved_clocks,
     )
 
 
-def _parts(operations: Operations, epoch: Ints) -> list[Part]:
+def _match(
+    ranks: Sequence[RankClock], operations: Operations, epoch: Ints, trust: bool, room: ArrayRoom, threads: int
+) -> tuple[Grouping, list[Instances], list[Left]]:
+    """The communicators, the instances of each, and the operations that are in none although they synchronise."""
+    parts = _parts(operations, epoch, room, threads)
+    grouping = group_parts(ranks, parts, trust=trust, threads=threads)
+    for part in parts:
+        part.track.forget()
+    instances = [_instances(parts, communicator, grouping, room, threads) for communicator in grouping.communicators]
+    left = [
+        Left(parts[i].owner, parts[i].family, parts[i].rows.copy(), reason) for i, reason in grouping.reasons.items()
+    ]
+    return grouping, instances, left
+
+
+def _parts(operations: Operations, epoch: Ints, room: ArrayRoom, threads: int) -> list[Part]:
     """Split the synchronising operations of each rank; keys number (operation, implementation, launch shape)."""
-    synchronising = operations.synchronising
-    if not synchronising.any():
-        return []
-    shapes, count = numbered(operations.shape)
-    keys = operations.family * np.int64(count)
-    keys += shapes
-    recorded = bool(operations.payload.any())
-    parts = []
-    edges = np.searchsorted(operations.owner, np.arange(len(epoch) + 1))
-    for owner in range(len(epoch)):
-        rows = edges[owner] + np.flatnonzero(synchronising[edges[owner] : edges[owner + 1]])
-        split: list[npt.NDArray[np.integer]] = [operations.family[rows], operations.stream[rows]]
-        if recorded:
-            payload = operations.payload[rows]
-            split = [split[0], payload, np.where(payload > NO_PAYLOAD, -1, split[1])]
-        for _, mine in grouped(rows, *split):
-            end = operations.leave[mine] - epoch[owner]
+    synchronises, shape_count = operations.family_synchronises, len(operations.shapes)
+    payload = operations.payload_code
+    count = len(operations)
+    ends, rows = room.empty(count, np.int64), room.empty(count, np.int32)
+    keys = room.empty(count, narrowest(len(operations.families) * shape_count))
+    durations = room.empty(count, operations.leave_after.dtype)
+
+    def split(owner: int) -> list[Part]:
+        own = operations.of_rank(owner)
+        chosen = np.flatnonzero(synchronises[operations.family[own]]).astype(np.int32)
+        family = operations.family[own][chosen]
+        columns: list[npt.NDArray[np.integer]] = [family, operations.stream[own][chosen]]
+        if payload is not None:
+            code = payload[own][chosen]
+            columns = [family, code, np.where(code > 0, np.int64(-1), columns[1])]
+        chosen += own.start
+        found, low = [], own.start
+        for (family_number, *_), mine in grouped(chosen, *columns):
+            part = slice(low, low + len(mine))
+            low = part.stop
+            duration, end = operations.leave_after[mine], operations.start[mine]
+            end -= epoch[owner]
+            end += duration
             if not bool((end[1:] >= end[:-1]).all()):
                 order = np.argsort(end, kind="stable")
-                mine, end = mine[order], end[order]
-            operation, implementation, _ = operations.families[operations.family[mine[0]]]
-            family = (int(operations.payload[mine[0]]) or None, operation, implementation)
-            begun = operations.start[mine] - epoch[owner]
-            parts.append(Part(owner, family, Track(end, keys[mine], begun, family), mine.astype(np.int32)))
-    return parts
+                mine, end, duration = mine[order], end[order], duration[order]
+            ends[part], rows[part], durations[part] = end, mine, duration
+            keys[part] = operations.shape_code[mine]
+            keys[part] += keys.dtype.type(family_number * shape_count)
+            operation, implementation, _ = operations.families[family_number]
+            communicator = 0 if payload is None else int(operations.payloads[payload[mine[0]]])
+            name = (communicator or None, operation, implementation)
+            found.append(Part(owner, name, Track(ends[part], keys[part], durations[part], name), rows[part]))
+        return found
+
+    return [part for found in each(split, range(len(epoch)), threads) for part in found]
 
 
-def _instances(parts: Sequence[Part], communicator: Communicator, grouping: Grouping) -> Instances:
-    ends, keys, rows = [], [], []
-    for member in communicator.members:
+def _instances(
+    parts: Sequence[Part], communicator: Communicator, grouping: Grouping, room: ArrayRoom, threads: int
+) -> Instances:
+    def of(member: int) -> Member:
         own = [parts[i] for i in communicator.parts if parts[i].owner == member]
-        ends.append(np.concatenate([own_times(part.track, grouping.clocks[member]) for part in own]))
-        keys.append(np.concatenate([part.track.key for part in own]))
-        rows.append(np.concatenate([part.rows for part in own]))
-    return pair_instances(ends, keys, rows)
+        end = room.empty(sum(len(part.rows) for part in own), np.float64)
+        low = 0
+        for part in own:
+            for some in blocks(0, len(part.rows)):
+                end[low + some.start : low + some.stop] = own_times(part.track.end[some], grouping.clocks[member])
+            low += len(part.rows)
+        return Member(end, _joined([part.track.key for part in own]), _joined([part.rows for part in own]))
+
+    return pair_instances(list(each(of, communicator.members, threads)), room, threads)
 
 
-def _readings(operations: Operations, epoch: Ints, communicator: Communicator, instances: Instances) -> Readings:
-    complete = instances.complete
-    rows = instances.row if complete.all() else instances.row[complete]
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _readings(
+    operations: Operations,
+    epoch: Ints,
+    communicator: Communicator,
+    instances: Instances,
+    room: ArrayRoom,
+    threads: int,
+) -> Readings:
     members = np.array(communicator.members, dtype=np.int64)
+    complete = instances.complete
+    rows = instances.row.T if complete.all() else instances.row.T[:, complete]
 
-    def own(times: Ints) -> Floats:
-        result = np.empty(rows.T.shape)
-        for column, member in enumerate(members):
-            np.subtract(times[rows[:, column]], epoch[member], out=result[column], casting="unsafe")
+    def own() -> Floats:
+        result: Floats = room.empty(rows.size, np.float64).reshape(rows.shape)
         return result
 
-    end = own(operations.end)
-    leave = end if operations.leave is operations.end else own(operations.leave)
-    return Readings(members, own(operations.start), end, leave, operations.family[rows[:, 0]])
+    start, leave = own(), own()
+    end = leave if operations.leave_after is operations.duration else own()
+
+    def read(at: tuple[int, slice]) -> None:
+        column, part = at
+        mine = rows[column, part]
+        time = operations.start[mine]
+        time -= epoch[members[column]]
+        start[column, part] = time
+        leave[column, part] = time + operations.leave_after[mine]
+        if end is not leave:
+            end[column, part] = time + operations.duration[mine]
+
+    deque(each(read, [(k, part) for k in range(len(members)) for part in blocks(0, rows.shape[1])], threads), 0)
+    return Readings(members, start, end, leave, operations.family[rows[0]])
 
 
 def _carried(fit: JointFit, readings: Sequence[Readings]) -> bool:
@@ -312,7 +372,7 @@ def _trust(ranks: Sequence[RankClock], owners: Sequence[int], root: int, clocks:
     return lost
 
 
-def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence[RankClock]) -> Bools:
+def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence[RankClock], threads: int) -> Bools:
     """Recorded clocks: 5 us among the members of one host, nothing is asked across hosts."""
     accepted = np.ones(readings.count, dtype=bool)
     hosts: dict[object, list[int]] = {}
@@ -328,7 +388,7 @@ def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence
                 readings.leave[columns],
                 readings.group,
             )
-            causal, together = accept(at_host, clocks, ACCEPT_NS, ACCEPT_NS)
+            causal, together = accept(at_host, clocks, ACCEPT_NS, ACCEPT_NS, threads)
             accepted &= causal & together
     return accepted
 
@@ -336,17 +396,6 @@ def _accept_trusted(readings: Readings, clocks: Sequence[Clock], ranks: Sequence
 def _absolute(clock: Clock, epoch: Ints, owner: int, root: int) -> Clock:
     """A rank's clock on times that count from its first event, with the difference between raw own times."""
     return Clock(clock.t0, clock.valid_from, clock.offset + float(epoch[owner] - epoch[root]), clock.drift)
-
-
-def _loose(operations: Operations, parts: Sequence[Part], grouping: Grouping) -> dict[str, Rows]:
-    """Operations in no communicator, by the reason why."""
-    inside = {i for communicator in grouping.communicators for i in communicator.parts}
-    named = {"ambiguous": AMBIGUOUS, "different": NO_PARTNER, "short": TOO_FEW}
-    loose: dict[str, list[Rows]] = {NOT_SYNCHRONISING: [np.flatnonzero(~operations.synchronising).astype(np.int32)]}
-    for index, part in enumerate(parts):
-        if index not in inside:
-            loose.setdefault(named[grouping.reasons.get(index, "different")], []).append(part.rows)
-    return {reason: np.concatenate(rows) for reason, rows in loose.items()}
 
 
 def _communicator_frame(ranks: Sequence[RankClock], grouping: Grouping, numbers: dict[int, int]) -> pl.DataFrame:

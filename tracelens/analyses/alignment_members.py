@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,10 +13,14 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.alignment_operations import Operations
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.clock import Clock, Ints
 from tracelens.analyses.clock_joint import Readings
+from tracelens.analyses.clock_order import middles, put_in_order
 from tracelens.analyses.matching_communicators import RankClock
+from tracelens.analyses.matching_groups import Left
 from tracelens.analyses.matching_instances import Bools, Instances, Rows
+from tracelens.array_room import ArrayRoom
 
 MEMBER_COLUMNS = {
     "communicator": pl.Int32,
@@ -56,7 +61,9 @@ APART = "ends too far apart"
 REASONS = (None, NOT_SYNCHRONISING, AMBIGUOUS, NO_PARTNER, TOO_FEW, OUTSIDE, MISSING, NO_CLOCK, APART)
 """Why an operation has no wait; a reason's code is its place."""
 
-_ROWS = 1 << 15  # operations of instances that are judged at once: their arrays fit the cache of a core
+_REASON_LEFT = {"ambiguous": AMBIGUOUS, "different": NO_PARTNER, "short": TOO_FEW}
+
+_ROWS = 1 << 16  # operations of instances that are judged at once: their arrays fit the cache of a core
 
 Codes = npt.NDArray[np.int32]
 
@@ -160,6 +167,7 @@ class MatchedOperations:
     order: Rows
     instances: InstanceTable
     _matched: int = field(repr=False)
+    _room: ArrayRoom = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.recorded)
@@ -167,26 +175,39 @@ class MatchedOperations:
     @cached_property
     def accepted(self) -> Bools:
         """Whether each has a wait."""
-        # One more row stands for no instance at all.
-        return np.append(self.instances.accepted, False)[self.instance]
+        result: Bools = self._of_instances(self.instances.accepted, False)
+        return result
 
     @cached_property
-    def communicator(self) -> Codes:
-        """Number of each one's communicator, -1 where unmatched."""
-        return np.append(self.instances.communicator, np.int32(-1))[self.instance]
+    def communicator(self) -> npt.NDArray[np.signedinteger]:
+        """Number of each one's communicator, -1 where unmatched; in the fewest bytes."""
+        numbers = self.instances.communicator
+        narrow = np.min_scalar_type(-1 - int(numbers.max(initial=0)))
+        result: npt.NDArray[np.signedinteger] = self._of_instances(numbers.astype(narrow), -1)
+        return result
 
     @cached_property
     def wait_ns(self) -> Ints:
         """Last arrival of the instance less the own, int64 ns; 0 where not accepted."""
-        last = np.append(self.instances.last_ns, 0)[self.instance]
-        last -= self.arrival
-        last[~self.accepted] = 0
-        return last
+        result: Ints = self._of_instances(self.instances.last_ns, 0)
+        for part in blocks(0, len(self)):
+            result[part] -= self.arrival[part]
+            result[part] *= self.accepted[part]
+        return result
+
+    def _of_instances(self, values: npt.NDArray[Any], without: int) -> npt.NDArray[Any]:
+        """A value per instance as a value per operation, `without` for those of no instance."""
+        result = self._room.empty(len(self), values.dtype)
+        # One more row stands for no instance at all.
+        values = np.append(values, values.dtype.type(without))
+        for part in blocks(0, len(self)):
+            result[part] = values[self.instance[part]]
+        return result
 
     @property
     def aligned_end(self) -> Ints:
         """End of each one on the aligned clock, int64 ns."""
-        return self.arrival + (self.recorded.end - self.recorded.start)
+        return self.arrival + self.recorded.duration
 
     def rows_of(self, chosen: Ints) -> Rows:
         """Places of the members of complete instances of one communicator, [instances, members].
@@ -230,9 +251,11 @@ class MatchedOperations:
         if name == "message_bytes":
             values = self._in_order(own.message_bytes)
             return self._series(name, values, values >= 0)
-        plain = {"start_ns": own.start, "end_ns": own.end, "accepted": self.accepted}
-        values = self.ranks[own.owner] if name == "rank" else plain[name] if name in plain else getattr(own, name)
-        return self._series(name, self._in_order(values))
+        if name == "rank":
+            return self._series(name, self.ranks[self._in_order(own.owner)])
+        if name == "accepted":
+            return self._series(name, self._in_order(self.accepted))
+        return self._series(name, self._in_order(getattr(own, {"start_ns": "start", "end_ns": "end"}.get(name, name))))
 
     def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values[self.order]
@@ -266,8 +289,10 @@ def place_operations(
     operations: Operations,
     placed: Sequence[Placed],
     clocks: Mapping[int, tuple[int, Clock]],
-    loose: Mapping[str, Rows],
+    left: Sequence[Left],
     unplaced: Sequence[int],
+    room: ArrayRoom,
+    threads: int,
 ) -> MatchedOperations:
     """Put all collective operations into their instances, and tell the figures of those that are accepted.
 
@@ -276,46 +301,115 @@ def place_operations(
         operations: their collective operations.
         placed: the communicators.
         clocks: rank -> (epoch, clock) that turns own into aligned time.
-        loose: reason -> operations that are in no communicator.
+        left: synchronising operations that are in no communicator.
         unplaced: indices of ranks without a clock.
+        room: for what has an element for each operation.
+        threads: how many threads may work at once.
     """
     count = len(operations)
-    arrival = _aligned_starts(ranks, operations, clocks)
-    timed = np.ones(len(ranks), dtype=bool)
-    timed[list(unplaced)] = False
-    instance = np.full(count, -1, dtype=np.int32)
-    reason = np.zeros(count, dtype=np.uint8)
-    for text, rows in loose.items():
-        reason[rows] = REASONS.index(text)
+    arrival, instance = room.empty(count, np.int64), room.empty(count, np.int32)
+    reason, order = room.empty(count, np.uint8), room.empty(count, np.int32)
+    of_family = np.where(operations.family_synchronises, 0, REASONS.index(NOT_SYNCHRONISING)).astype(np.uint8)
+
+    def begin(own: tuple[int, slice]) -> None:
+        owner, part = own
+        epoch, clock = clocks[ranks[owner].rank]
+        start = operations.start[part]
+        apart = clock.difference((start - epoch).astype(np.float64))
+        np.subtract(start, np.rint(apart, out=apart).astype(np.int64), out=arrival[part])
+        instance[part] = -1
+        reason[part] = of_family[operations.family[part]]
+
+    parts = [(owner, part) for owner in range(len(ranks)) for part in _blocks(operations.of_rank(owner))]
+    deque(each(begin, parts, threads), 0)
+    for some in left:
+        reason[some.rows] = REASONS.index(_REASON_LEFT[some.reason])
     table = InstanceTable.empty(sum(len(one.instances.row) for one in placed))
-    order: Rows = np.empty(count, dtype=np.int32)
     first = matched = 0
     for one in placed:
-        row = one.instances.row
-        own = slice(first, first + len(row))
-        number = np.arange(first, first + len(row), dtype=np.int32)
-        present = row >= 0
-        size = present.sum(axis=1, dtype=np.int32)
-        held = row.ravel() if bool((size == row.shape[1]).all()) else row[present]
-        table.communicator[own] = one.communicator
-        table.position[own] = number - first
-        table.size[own] = size
-        order[matched : matched + len(held)] = held
-        instance[held] = np.repeat(number, size)
-        _judge(one, table, first, arrival, operations)
-        reason[held] = np.repeat(table.reason[own], size)
-        first, matched = first + len(row), matched + len(held)
-    order[matched:] = np.flatnonzero(instance < 0)
+        _judge(one, table, first, arrival, operations.duration, threads)
+        matched = _enter(one, table, first, matched, instance, reason, order, threads)
+        first += len(one.instances.row)
+    low = matched
+    for part in blocks(0, count):
+        rest = np.flatnonzero(instance[part] < 0)
+        np.add(rest, part.start, out=order[low : low + len(rest)])
+        low += len(rest)
+    timed = np.ones(len(ranks), dtype=bool)
+    timed[list(unplaced)] = False
     names = np.array([one.rank for one in ranks], dtype=np.int32)
-    return MatchedOperations(operations, names, arrival, timed, instance, reason, order, table, matched)
+    return MatchedOperations(operations, names, arrival, timed, instance, reason, order, table, matched, room)
 
 
-def _judge(one: Placed, table: InstanceTable, first: int, arrival: Ints, operations: Operations) -> None:
+def _blocks(rows: slice) -> Iterator[slice]:
+    return blocks(rows.start, rows.stop)
+
+
+def _enter(
+    one: Placed,
+    table: InstanceTable,
+    first: int,
+    matched: int,
+    instance: Codes,
+    reason: npt.NDArray[np.uint8],
+    order: Rows,
+    threads: int,
+) -> int:
+    """Enter a communicator's instances, from number `first` on, for their operations; how many are matched then.
+
+    Args:
+        one: the communicator.
+        table: the instances.
+        first: number of its first.
+        matched: how many operations the communicators before it match.
+        instance, reason, order: of all operations, where those of its instances are entered.
+        threads: how many threads may work at once.
+    """
+    row = one.instances.row
+    members = row.shape[1]
+    size = table.size[first : first + len(row)]
+    table.communicator[first : first + len(row)] = one.communicator
+    whole = bool(one.instances.complete.all())
+
+    def fill(part: slice) -> None:
+        number = np.arange(first + part.start, first + part.stop, dtype=np.int32)
+        table.position[first + part.start : first + part.stop] = number - first
+        rows = row[part]
+        for of_member in rows.T:
+            there = slice(None) if whole else np.flatnonzero(of_member >= 0)
+            held = of_member[there]
+            instance[held] = number[there]
+            reason[held] = table.reason[number[there]]
+        size[part] = members if whole else (rows >= 0).sum(axis=1)
+        if whole:
+            begin = matched + part.start * members
+            order[begin : begin + rows.size].reshape(rows.shape)[:] = rows
+
+    parts = list(blocks(0, len(row), max(1, _ROWS // members)))
+    deque(each(fill, parts, threads), 0)
+    if whole:
+        return matched + row.size
+    for part in parts:
+        rows = row[part]
+        held = rows[rows >= 0]
+        order[matched : matched + len(held)] = held
+        matched += len(held)
+    return matched
+
+
+def _judge(
+    one: Placed,
+    table: InstanceTable,
+    first: int,
+    arrival: Ints,
+    duration: npt.NDArray[np.signedinteger],
+    threads: int,
+) -> None:
     """Which instances of a communicator are accepted, why the others are not, and the figures of the accepted."""
     row, complete = one.instances.row, one.instances.complete
-    inside = _inside_all(row)
     reason = table.reason[first : first + len(row)]
-    reason[~complete] = np.where(inside[~complete], REASONS.index(MISSING), REASONS.index(OUTSIDE))
+    if not complete.all():
+        reason[~complete] = np.where(_inside_all(row)[~complete], REASONS.index(MISSING), REASONS.index(OUTSIDE))
     full = np.flatnonzero(complete)
     if not one.known:
         reason[full] = REASONS.index(NO_CLOCK)
@@ -324,43 +418,31 @@ def _judge(one: Placed, table: InstanceTable, first: int, arrival: Ints, operati
     good = full[one.accepted]
     table.accepted[first + good] = True
     members = row.shape[1]
-    for begin in range(0, len(good), max(1, _ROWS // members)):
-        chosen = good[begin : begin + max(1, _ROWS // members)]
-        rows, at = row[chosen], first + chosen
-        came = np.sort(arrival[rows], axis=1)
-        last = came[:, -1]
-        after = arrival[rows]
-        after += operations.end[rows]
-        after -= operations.start[rows]
-        after -= last[:, None]
-        after.sort(axis=1)
+
+    def fill(part: slice) -> None:
+        rows, at = row.T[:, good[part]], first + good[part]
+        came = arrival[rows]
+        after = came + duration[rows]
+        put_in_order(came)
+        last = came[-1]
+        after -= last
+        put_in_order(after)
         table.last_ns[at] = last
-        table.transfer_ns[at] = np.rint((after[:, (members - 1) // 2] + after[:, members // 2]) / 2)
-        table.transfer_min_ns[at] = after[:, 0]
-        table.completion_ns[at] = after[:, -1]
-        table.skew_ns[at] = last - came[:, 0]
-        table.lead_known[at] = last - came[:, -2] > one.resolution_ns
+        table.transfer_ns[at] = np.rint(middles(after))
+        table.transfer_min_ns[at] = after[0]
+        table.completion_ns[at] = after[-1]
+        table.skew_ns[at] = last - came[0]
+        table.lead_known[at] = last - came[-2] > one.resolution_ns
 
-
-def _aligned_starts(
-    ranks: Sequence[RankClock], operations: Operations, clocks: Mapping[int, tuple[int, Clock]]
-) -> Ints:
-    arrival = np.empty(len(operations), dtype=np.int64)
-    edges = np.searchsorted(operations.owner, np.arange(len(ranks) + 1))
-    for owner, rank in enumerate(ranks):
-        epoch, clock = clocks[rank.rank]
-        own = operations.start[edges[owner] : edges[owner + 1]]
-        apart = clock.difference((own - epoch).astype(np.float64))
-        arrival[edges[owner] : edges[owner + 1]] = own - np.rint(apart).astype(np.int64)
-    return arrival
+    deque(each(fill, blocks(0, len(good), max(1, _ROWS // members)), threads), 0)
 
 
 def _inside_all(table: npt.NDArray[np.integer]) -> Bools:
     """Instances between the latest first and the earliest last appearance of any member."""
-    present = table >= 0
     count = len(table)
     inside = np.zeros(count, dtype=bool)
-    begin = int(present.argmax(axis=0).max())
-    end = int((count - present[::-1].argmax(axis=0)).min())
+    present = [of_member >= 0 for of_member in table.T]
+    begin = max(int(one.argmax()) for one in present)
+    end = min(count - int(one[::-1].argmax()) for one in present)
     inside[begin:end] = True
     return inside

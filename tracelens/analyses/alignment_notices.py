@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.analyses.alignment_operations import Operations
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.clock import Clock
 from tracelens.analyses.clock_joint import JointFit, Readings
 from tracelens.analyses.matching_communicators import Grouping, RankClock
-from tracelens.analyses.matching_groups import Part
+from tracelens.analyses.matching_groups import Left
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS
 from tracelens.frames import Notice
 from tracelens.units import plural
@@ -73,7 +74,7 @@ def doubt_notice(ranks: Sequence[int], fit: JointFit) -> Notice:
 def general_notices(
     ranks: Sequence[RankClock],
     operations: Operations,
-    parts: Sequence[Part],
+    left: Sequence[Left],
     grouping: Grouping,
     clocks: Sequence[Clock],
     wanted: str,
@@ -91,17 +92,16 @@ def general_notices(
                 "--clock auto aligns the clocks on the ends of collectives.",
             )
         )
-    if len(ranks) > 1 and not parts:
+    if len(ranks) > 1 and not left and not grouping.communicators:
         notices.append(_nothing_to_align(ranks, operations))
-    inside = {i for c in grouping.communicators for i in c.parts}
     placed = {m for c in grouping.communicators for m in c.members}
-    for status, code, text, hint in _LEFT_ALONE:
-        left = [i for i, p in enumerate(parts) if i not in inside and grouping.reasons.get(i, "different") == status]
-        if not left or len(ranks) < 2 or (status == "different" and all(parts[i].owner in placed for i in left)):
+    for reason, code, text, hint in _LEFT_ALONE:
+        some = [one for one in left if one.reason == reason]
+        if not some or len(ranks) < 2 or (reason == "different" and all(one.owner in placed for one in some)):
             continue
-        families = sorted({" ".join(parts[i].family[1:]) for i in left})
-        count = sum(len(parts[i].track) for i in left)
-        names = rank_list(sorted({ranks[parts[i].owner].rank for i in left}))
+        families = sorted({" ".join(one.family[1:]) for one in some})
+        count = sum(len(one.rows) for one in some)
+        names = rank_list(sorted({ranks[one.owner].rank for one in some}))
         notices.append(Notice(code, "warning", f"{', '.join(families[:3])} on rank {names}: {text}", hint, count))
     if not complete_ranks:
         notices.append(
@@ -164,7 +164,8 @@ def blame_graph_tracing(notice: Notice) -> Notice:
 
 def _nothing_to_align(ranks: Sequence[RankClock], operations: Operations) -> Notice:
     """No synchronising collective anywhere: what that leaves unsaid."""
-    used = sorted({operations.families[f][0] for f in np.unique(operations.family)})
+    families = {int(f) for part in blocks(0, len(operations)) for f in np.unique(operations.family[part])}
+    used = sorted({operations.families[f][0] for f in families})
     if used:
         seen = f"the only collectives here are {', '.join(used)}, which do not hold ranks together"
     else:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.matching_instances import Bools, Rows
-from tracelens.analyses.timeline import timeline
+from tracelens.analyses.timeline import KERNEL, Narrow, Timeline, timeline
+from tracelens.analyses.timeline_columns import as_type, narrowest
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -21,6 +27,7 @@ SQL = Path(__file__).with_name("alignment.sql")
 NO_PAYLOAD = 0
 
 _BATCH_ROWS, _CELLS = 1 << 18, 1 << 16
+_FEW = 8  # so few values are found by looking for each; more by sorting
 
 
 @dataclass(frozen=True)
@@ -28,39 +35,72 @@ class Operations:
     """One row per collective operation of one rank, in the order of rank and start; own times in ns.
 
     Attributes:
-        owner: int32, index of the rank among the ranks asked for.
-        event_id, last_event_id: int64, its first and last kernel.
-        start, end: int64, of the first and the last kernel.
-        leave: int64, end of the kernel at which all ranks leave together.
-        name_id, stream, shape: of the first kernel, the shape int64.
-        family: int32, index into `families`.
+        first: int64 [ranks + 1], where the operations of each rank asked for begin.
+        id_shift: int64 [ranks], the id of an event less its place on the timeline.
+        owner: index of the rank among the ranks asked for, in the fewest bytes.
+        place, last_place: int32, places on the timeline of its first and last kernel; one array where each has one.
+        start: int64, of the first kernel.
+        duration: int32, or int64 where one lasts over two seconds: to the end of the last kernel.
+        leave_after: the same type: to the end of the kernel at which all ranks leave together.
+        name_id, stream: of the first kernel, in the fewest bytes.
+        shape_code: of the first kernel, place in `shapes`, in the fewest bytes.
+        shapes: int64, ascending, the launch shapes.
+        family: index into `families`, in the fewest bytes.
         families: (operation, implementation, synchronising).
-        payload: uint64, NCCL's communicator id; 0 where none is recorded.
+        payload_code: place in `payloads`, in the fewest bytes; null where no payload is recorded.
+        payloads: uint64, ascending, NCCL's communicator ids; the first is 0: none is recorded.
         message_bytes: int64, -1 where unknown.
     """
 
-    owner: Rows
-    event_id: Ints
-    last_event_id: Ints
+    first: Ints
+    id_shift: Ints
+    owner: Narrow
+    place: Rows
+    last_place: Rows
     start: Ints
-    end: Ints
-    leave: Ints
+    duration: npt.NDArray[np.signedinteger]
+    leave_after: npt.NDArray[np.signedinteger]
     name_id: npt.NDArray[np.integer]
     stream: npt.NDArray[np.integer]
-    shape: Ints
-    family: Rows
+    shape_code: Narrow
+    shapes: Ints
+    family: Narrow
     families: tuple[tuple[str, str, bool], ...]
-    payload: npt.NDArray[np.uint64]
+    payload_code: Narrow | None
+    payloads: npt.NDArray[np.uint64]
     message_bytes: Ints
 
     def __len__(self) -> int:
-        return len(self.owner)
+        return len(self.place)
 
     @property
-    def synchronising(self) -> Bools:
-        """Whether each operation makes early ranks wait."""
-        of_family = np.array([f[2] for f in self.families] or [False], dtype=bool)
-        return np.ones(len(self), dtype=bool) if bool(of_family.all()) else of_family[self.family]
+    def event_id(self) -> Ints:
+        """Id of the first kernel of each, int64. Not kept, as nothing below is."""
+        return self.place + self.id_shift[self.owner]
+
+    @property
+    def last_event_id(self) -> Ints:
+        """Id of the last kernel of each, int64."""
+        return self.last_place + self.id_shift[self.owner]
+
+    @property
+    def end(self) -> Ints:
+        """End of the last kernel of each, int64 ns, own time."""
+        return self.start + self.duration
+
+    @property
+    def shape(self) -> Ints:
+        """Launch shape of each, int64."""
+        return self.shapes[self.shape_code]
+
+    def of_rank(self, owner: int) -> slice:
+        """Rows of one rank."""
+        return slice(int(self.first[owner]), int(self.first[owner + 1]))
+
+    @property
+    def family_synchronises(self) -> Bools:
+        """Whether the operations of each family make early ranks wait."""
+        return np.array([synchronising for _, _, synchronising in self.families], dtype=bool)
 
 
 def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
@@ -71,69 +111,128 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
         for o, i, s in names.select("operation", "implementation", "synchronising").iter_rows()
     ]
     families = tuple(sorted(set(described)))
-    place = {family: index for index, family in enumerate(families)}
-    by_name = np.zeros((max(names["name_id"].to_list(), default=0) + 1,), dtype=np.int32)
-    by_name[names["name_id"].to_numpy()] = [place[family] for family in described]
-    tl = timeline(trace)
-    at = np.flatnonzero(tl.is_collective)
-    shape = _shapes(trace, ranks, at)
-    event_id = tl.ids_of(at)
-    head, leads = _heads(trace, names, event_id)
-    first, last = at[head], at[leads]
-    of_rank = tl.rank_place[first]
-    # Fresh memory costs more than the sums: own times are made where the axis times were gathered.
-    shift = tl.shift[of_rank]
-    start, end = tl.start[first], tl.end[last]
-    start -= shift
-    end -= shift
-    name_id = tl.name[first]
-    streams = tl.stream_number
-    if len(streams) and -(1 << 31) <= int(streams.min()) <= int(streams.max()) < 1 << 31:
-        streams = streams.astype(np.int32)
+    tl, room = timeline(trace), trace.room
+    family_of_name = np.zeros(tl.names.height, dtype=narrowest(len(families)))
+    family_of_name[names["name_id"].to_numpy()] = [families.index(family) for family in described]
+    first, place, last_place = _kernels(trace, tl, ranks, names)
+    count = len(place)
+    owners = np.searchsorted(np.array(ranks), tl.ranks)
+    id_shift, shift = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
+    id_shift[owners], shift[owners] = tl.first_id - tl.first[:-1], tl.shift
+    low, high = int(tl.stream_number.min(initial=0)), int(tl.stream_number.max(initial=0))
+    streams = tl.stream_number.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+    start = room.empty(count, np.int64)
+    owner, family = room.empty(count, narrowest(len(ranks))), room.empty(count, family_of_name.dtype)
+    name_id, stream = room.empty(count, tl.name.dtype), room.empty(count, streams.dtype)
+
+    def gather(own: tuple[int, slice]) -> None:
+        index, part = own
+        at = place[part]
+        np.subtract(tl.start[at], shift[index], out=start[part])
+        owner[part] = index
+        name_id[part] = tl.name[at]
+        family[part] = family_of_name[name_id[part]]
+        stream[part] = streams[tl.stream[at]]
+
+    parts = [(index, part) for index in range(len(ranks)) for part in blocks(int(first[index]), int(first[index + 1]))]
+    with ThreadPoolExecutor(max(1, trace.threads - 1)) as others:
+        # Shapes come from the database, which is for this thread alone.
+        gathered = [others.submit(gather, part) for part in parts]
+        shape_code, shapes = _shapes(trace, ranks, place)
+        for one in gathered:
+            one.result()
+    duration = _lengths(trace, tl, place, last_place)
     operations = Operations(
-        owner=np.searchsorted(np.array(ranks), tl.ranks).astype(np.int32)[of_rank],
-        event_id=event_id[head],
-        last_event_id=event_id[leads],
+        first=first,
+        id_shift=id_shift,
+        owner=owner,
+        place=place,
+        last_place=last_place,
         start=start,
-        end=end,
-        leave=end if isinstance(head, slice) else tl.end[first] - shift,
+        duration=duration,
+        leave_after=duration if last_place is place else _lengths(trace, tl, place, place),
         name_id=name_id,
-        stream=streams[tl.stream[first]],
-        shape=shape[head],
-        family=by_name[name_id],
+        stream=stream,
+        shape_code=shape_code,
+        shapes=shapes,
+        family=family,
         families=families,
-        payload=np.broadcast_to(np.uint64(NO_PAYLOAD), len(first)),
-        message_bytes=np.broadcast_to(np.int64(-1), len(first)),
+        payload_code=None,
+        payloads=np.array([NO_PAYLOAD], np.uint64),
+        message_bytes=np.broadcast_to(np.int64(-1), count),
     )
-    nccl = np.array([f[1].startswith("nccl") for f in families] or [False], dtype=bool)
-    if bool((nccl[operations.family] & ~tl.in_graph[first]).any()):
+    nccl = np.array([f[1].startswith("nccl") for f in families], dtype=bool)
+    if any(bool((nccl[family[part]] & ~tl.in_graph[place[part]]).any()) for part in blocks(0, count)):
         return _with_payloads(trace, operations)
     return operations
 
 
-def _shapes(trace: LoadedTrace, ranks: list[int], places: Ints) -> Ints:
-    """Launch shapes of the events at ascending places of the timeline, -1 where none is recorded."""
-    result = np.empty(len(places), dtype=np.int64)
-    low = 0
-    for batch in trace.db.sql(queries(SQL)["shapes"], params={"ranks": ranks}).to_arrow_reader(_BATCH_ROWS):
-        first, last = np.searchsorted(places, [low, low + batch.num_rows])
-        result[first:last] = batch.column(0).to_numpy()[places[first:last] - low]
-        low += batch.num_rows
-    return result
+def _kernels(trace: LoadedTrace, tl: Timeline, ranks: list[int], names: pl.DataFrame) -> tuple[Ints, Rows, Rows]:
+    """Where the operations of each rank begin, and the places of each one's first and last kernel."""
+    numbers = names["name_id"].to_list()
+    collective = np.zeros(tl.names.height, dtype=bool)
+    collective[numbers] = True
+
+    def chosen(part: slice) -> Bools:
+        name = tl.name[part]
+        if len(numbers) > _FEW:
+            result: Bools = collective[name]
+        else:
+            result = np.zeros(len(name), dtype=bool)
+            for number in numbers:
+                result |= name == number
+        result &= tl.kind[part] == KERNEL
+        return result
+
+    parts = list(tl.stretches())
+    counts = list(each(lambda part: int(np.count_nonzero(chosen(part))), parts, trace.threads))
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    place: Rows = trace.room.empty(int(edges[-1]), np.int32)
+
+    def fill(index: int) -> None:
+        np.add(np.flatnonzero(chosen(parts[index])), parts[index].start, out=place[edges[index] : edges[index + 1]])
+
+    deque(each(fill, range(len(parts)), trace.threads), 0)
+    # A rank begins where its first part does; ranks without events begin where the next one does.
+    begins = edges[np.searchsorted([part.start for part in parts], tl.first)]
+    first = begins[np.searchsorted(tl.ranks, [*ranks, ranks[-1] + 1])] if ranks else np.zeros(1, np.int64)
+    if not len(place) or bool(names["barrier_end"].all()):
+        return first, place, place
+    return _put_together(trace, tl, first, place)
 
 
-def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Ints | slice, Ints | slice]:
-    """Rows of the kernels that begin an operation, and the row of each one's last kernel."""
-    if len(event_id) == 0 or bool(names["barrier_end"].all()):
-        return slice(None), slice(None)
-    rows = np.arange(len(event_id))
+def _put_together(trace: LoadedTrace, tl: Timeline, first: Ints, kernel: Rows) -> tuple[Ints, Rows, Rows]:
+    """The same of operations of several kernels, from the places of all `kernel`s, which are overwritten."""
     followers = trace.rows(SQL, "followers")
+    follower, previous = followers["event_id"].to_numpy(), followers["previous_id"].fill_null(-1).to_numpy()
+    last_place: Rows = trace.room.empty(len(kernel), np.int32)
+    begins = np.zeros_like(first)
+    low = 0
+    for owner, (begin, end) in enumerate(pairwise(first.tolist())):
+        if begin < end:
+            place = kernel[begin:end].copy()
+            ids = tl.ids_of(place)
+            mine = slice(*np.searchsorted(follower, [ids[0], ids[-1] + 1]))
+            head, last = _heads(ids, follower[mine], previous[mine])
+            kernel[low : low + len(head)] = place[head]
+            last_place[low : low + len(head)] = place[last]
+            low += len(head)
+        begins[owner + 1] = low
+    return begins, kernel[:low], last_place[:low]
+
+
+def _heads(event_id: Ints, follower: Ints, previous: Ints) -> tuple[Ints, Ints]:
+    """Rows of the kernels that begin an operation, and the row of each one's last kernel.
+
+    Args:
+        event_id: the collective kernels of one rank, ascending.
+        follower: those that finish an operation, ascending.
+        previous: the kernel before each on its stream, -1 for the first.
+    """
+    rows = np.arange(len(event_id))
     follows = np.full(len(event_id), -1, dtype=np.int64)
-    later = np.searchsorted(event_id, followers["event_id"].to_numpy())
-    inside = (later < len(event_id)) & (
-        event_id[np.minimum(later, len(event_id) - 1)] == followers["event_id"].to_numpy()
-    )
-    previous = followers["previous_id"].fill_null(-1).to_numpy()
+    later = np.searchsorted(event_id, follower)
+    inside = event_id[np.minimum(later, len(event_id) - 1)] == follower
     earlier = np.minimum(np.searchsorted(event_id, previous), len(event_id) - 1)
     begun = inside & (event_id[earlier] == previous)
     follows[later[begun]] = earlier[begun]
@@ -151,6 +250,47 @@ def _heads(trace: LoadedTrace, names: pl.DataFrame, event_id: Ints) -> tuple[Int
     return rows[begins], last[begins]
 
 
+def _lengths(
+    trace: LoadedTrace, tl: Timeline, begins: Rows, ends: Rows
+) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
+    """From the start of one kernel to the end of another, int64 where 32 bits are too few."""
+    for dtype in (np.int32, np.int64):
+        result = trace.room.empty(len(begins), dtype)
+
+        def fill(part: slice, result: npt.NDArray[Any] = result) -> int:
+            length = tl.end[ends[part]]
+            length -= tl.start[begins[part]]
+            result[part] = length
+            return int(length.max())
+
+        if max(each(fill, blocks(0, len(begins)), trace.threads), default=0) <= np.iinfo(dtype).max:
+            break
+    return result
+
+
+def _shapes(trace: LoadedTrace, ranks: list[int], place: Rows) -> tuple[Narrow, Ints]:
+    """Launch shapes of the kernels at ascending places of the timeline: a code for each, and the shapes, ascending."""
+    code: Narrow = trace.room.empty(len(place), np.uint8)
+    known: dict[int, int] = {}
+    low = 0
+    for batch in trace.db.sql(queries(SQL)["shapes"], params={"ranks": ranks}).to_arrow_reader(_BATCH_ROWS):
+        part = slice(*np.searchsorted(place, [low, low + batch.num_rows]))
+        own = batch.column(0).to_numpy()[place[part] - low]
+        low += batch.num_rows
+        begins = run_starts(own)
+        used, of_run = np.unique(own[begins], return_inverse=True)
+        codes = [known.setdefault(shape, len(known)) for shape in used.tolist()]
+        if len(known) - 1 > np.iinfo(code.dtype).max:
+            code = as_type(code, narrowest(len(known)), trace.room)
+        code[part] = np.repeat(np.array(codes, code.dtype)[of_run], np.diff(np.append(begins, len(own))))
+    shapes = np.array(list(known), np.int64)
+    ascending = np.empty(len(shapes), code.dtype)
+    ascending[np.argsort(shapes)] = np.arange(len(shapes))
+    for part in blocks(0, len(code)):
+        code[part] = ascending[code[part]]
+    return code, np.sort(shapes)
+
+
 def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:
     """The operations with NCCL's communicator ids and message sizes where ranges carry them."""
     trace.ensure("nvtx")
@@ -158,17 +298,21 @@ def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:
         return operations
     trace.ensure("launch")
     found = trace.rows(SQL, "payloads")
-    at = np.searchsorted(operations.event_id, found["event_id"].to_numpy())
-    known = (at < len(operations)) & (
-        operations.event_id[np.minimum(at, len(operations) - 1)] == found["event_id"].to_numpy()
-    )
-    payload, message_bytes = operations.payload.copy(), operations.message_bytes.copy()
-    payload[at[known]] = found["comm_id"].to_numpy()[known]
-    message_bytes[at[known]] = found["message_bytes"].fill_null(-1).to_numpy()[known]
-    return replace(operations, payload=payload, message_bytes=message_bytes)
+    event_id, message_bytes = found["event_id"].to_numpy(), found["message_bytes"].fill_null(-1).to_numpy()
+    payloads = np.union1d(operations.payloads, found["comm_id"].to_numpy())
+    of_found = np.searchsorted(payloads, found["comm_id"].to_numpy()).astype(narrowest(len(payloads)))
+    code, size = (trace.room.empty(len(operations), dtype) for dtype in (of_found.dtype, np.int64))
+    code[:], size[:] = 0, -1
+    for owner, id_shift in enumerate(operations.id_shift.tolist()):
+        own = operations.of_rank(owner)
+        ids = operations.place[own] + id_shift
+        at = np.searchsorted(event_id, ids)
+        known = np.flatnonzero(event_id[np.minimum(at, len(event_id) - 1)] == ids) if len(event_id) else at[:0]
+        code[own][known], size[own][known] = of_found[at[known]], message_bytes[at[known]]
+    return replace(operations, payload_code=code, payloads=payloads, message_bytes=size)
 
 
-def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tuple[int, ...], Ints]]:
+def grouped(rows: npt.NDArray[np.integer], *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tuple[int, ...], Any]]:
     """Rows by equal values: (the values, the rows as they come), values ascending.
 
     Args:
@@ -177,14 +321,23 @@ def grouped(rows: Ints, *columns: npt.NDArray[np.integer]) -> Iterator[tuple[tup
     """
     if len(rows) == 0:
         return
-    code, count = np.zeros(len(rows), dtype=np.int64), 1
+    code: npt.NDArray[np.integer] = np.zeros(len(rows), dtype=np.uint8)
+    count = 1
     for column in columns:
         if column.min() == column.max():
             continue
         own, width = numbered(column)
-        code, count = numbered(code * width + own)
-    order = np.argsort(code.astype(np.min_scalar_type(count - 1)), kind="stable")
-    for chosen in np.split(order, np.flatnonzero(np.diff(code[order])) + 1):
+        code, count = numbered(code * np.int64(width) + own if count > 1 else own)
+    if count == 1:
+        yield tuple(int(column[0]) for column in columns), rows
+        return
+    code = code.astype(narrowest(count))
+    if count <= _FEW:
+        groups = [np.flatnonzero(code == number) for number in range(count)]
+    else:
+        order = np.argsort(code, kind="stable")
+        groups = np.split(order, run_starts(code[order])[1:])
+    for chosen in groups:
         yield tuple(int(column[chosen[0]]) for column in columns), rows[chosen]
 
 
@@ -196,5 +349,5 @@ def numbered(values: npt.NDArray[np.integer]) -> tuple[Ints, int]:
         used = np.unique(values)
         return np.searchsorted(used, values), len(used)
     present = np.zeros(width, dtype=bool)
-    present[values - low] = True
-    return (np.cumsum(present) - 1)[values - low], int(np.count_nonzero(present))
+    present[np.subtract(values, low, dtype=np.int64)] = True
+    return (np.cumsum(present) - 1)[np.subtract(values, low, dtype=np.int64)], int(np.count_nonzero(present))

@@ -16,6 +16,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -36,6 +38,7 @@ SEGMENT_MINIMUM = 30
 
 _BLOCK_MINIMUM = 8
 _BLOCKS = 128
+_SORTED = 1 << 14  # readings that are put in order at once: they fit the cache of a core
 
 
 @dataclass(frozen=True)
@@ -123,22 +126,29 @@ def scatter(values: Floats) -> float:
     """Robust standard deviation: 1.4826 times the median distance from the median; 0.0 for no values."""
     if len(values) == 0:
         return 0.0
-    return 1.4826 * median(np.abs(values - median(values)))
+    off = values - median(values)
+    return 1.4826 * median_of(np.abs(off, out=off))
 
 
 def median(values: Floats) -> float:
     """The median of one or more values; numpy's own spends most of its time on checks."""
+    return median_of(values.copy())
+
+
+def median_of(values: Floats) -> float:
+    """The same, of values that it puts into another order."""
     middle = len(values) // 2
-    parted = np.partition(values, middle)
+    values.partition(middle)
     if len(values) % 2:
-        return float(parted[middle])
-    return (float(parted[:middle].max()) + float(parted[middle])) / 2
+        return float(values[middle])
+    return (float(values[:middle].max()) + float(values[middle])) / 2
 
 
 def _upper_end(values: Floats) -> float:
-    """The 95th percentile, the nearest value above."""
+    """The 95th percentile, the nearest value above, of values that it puts into another order."""
     place = min(len(values) - 1, int(0.95 * len(values)))
-    return float(np.partition(values, place)[place])
+    values.partition(place)
+    return float(values[place])
 
 
 def fit_line(time: Floats, value: Floats, *, with_drift: bool = True) -> tuple[float, float, float]:
@@ -161,32 +171,52 @@ def fit_line(time: Floats, value: Floats, *, with_drift: bool = True) -> tuple[f
     fits_drift = with_drift and length > 0 and len(time) >= 4
     if fits_drift:
         level, slope = _median_line(centred, value, level)
+    # Fresh memory costs more than the sums: all rounds work in these.
+    rest, off, spare = (np.empty_like(centred) for _ in range(3))
     for _ in range(3):
-        rest = value - level - slope * centred
-        off = np.abs(rest - median(rest))
-        near = off <= _scatter_width(off)
+        _less_line(value, level, slope, centred, out=rest, spare=spare)
+        spare[:] = rest
+        np.subtract(rest, median_of(spare), out=off)
+        np.abs(off, out=off)
+        spare[:] = off
+        near = off <= _scatter_width(spare)
         x, y = centred[near], value[near]
         x_mean, y_mean = float(x.mean()), float(y.mean())
-        spread = float(((x - x_mean) ** 2).sum())
+        x_off, product = np.subtract(x, x_mean, out=off[: len(x)]), spare[: len(x)]
+        spread = float(np.square(x_off, out=product).sum())
         old = (level, slope)
         if fits_drift and spread > 0:
-            slope = float(((x - x_mean) * (y - y_mean)).sum() / spread)
+            y_off = np.subtract(y, y_mean, out=rest[: len(x)])
+            slope = float(np.multiply(x_off, y_off, out=product).sum() / spread)
         level = y_mean - slope * x_mean
         if abs(level - old[0]) < 0.05 and abs(slope - old[1]) * length < 0.05:
             break
     if fits_drift and spread > 0:
-        rest = y - level - slope * x
-        error = float(np.sqrt((rest**2).sum() / max(len(x) - 2, 1) / spread))
-        if error * length > max(_upper_end(np.abs(rest)), 1.0):
+        rest, spare = rest[: len(x)], spare[: len(x)]
+        _less_line(y, level, slope, x, out=rest, spare=spare)
+        error = float(np.sqrt(np.square(rest, out=spare).sum() / max(len(x) - 2, 1) / spread))
+        if error * length > max(_upper_end(np.abs(rest, out=rest)), 1.0):
             return fit_line(time, value, with_drift=False)
     return level, slope, middle
 
 
+def _less_line(value: Floats, level: float, slope: float, x: Floats, *, out: Floats, spare: Floats) -> None:
+    """What a line leaves of the values."""
+    np.multiply(x, slope, out=spare)
+    np.subtract(value, level, out=out)
+    out -= spare
+
+
 def _scatter_width(off: Floats) -> float:
-    """Three standard deviations of distances from the median; coarse clocks put more than half of them at 0."""
+    """Three standard deviations of distances from the median; coarse clocks put more than half of them at 0.
+
+    Args:
+        off: the distances, which it puts into another order.
+    """
     kept = (3 * len(off) + 3) // 4
-    nearest = np.partition(off, kept - 1)[:kept]
-    return max(3.0 * 1.4826 * median(off), 4.0 * float(nearest.mean()), 1.0)
+    off.partition(kept - 1)
+    least = 4.0 * float(off[:kept].mean())
+    return max(3.0 * 1.4826 * median_of(off), least, 1.0)
 
 
 def _median_line(centred: Floats, value: Floats, level: float) -> tuple[float, float]:
@@ -206,22 +236,27 @@ def _median_line(centred: Floats, value: Floats, level: float) -> tuple[float, f
 def _block_medians(time: Floats, value: Floats) -> tuple[Floats, Floats, int]:
     """Medians of equal blocks of consecutive readings, and the block length; the last block takes the remainder."""
     size = max(_BLOCK_MINIMUM, len(time) // _BLOCKS) if len(time) >= 4 * _BLOCK_MINIMUM else max(1, len(time) // 8)
-    blocks = len(time) // size
-    cut = blocks * size
+    count = len(time) // size
+    cut = count * size
     return (
-        np.asarray(time[:cut].reshape(blocks, size).mean(axis=1)),
-        _row_medians(value[:cut].reshape(blocks, size)),
+        np.asarray(time[:cut].reshape(count, size).mean(axis=1)),
+        _row_medians(value[:cut].reshape(count, size)),
         size,
     )
 
 
 def _row_medians(values: Floats) -> Floats:
-    """Median of each row of a small matrix."""
-    middle = values.shape[1] // 2
-    ordered = np.sort(values, axis=1)
-    if values.shape[1] % 2:
-        return np.asarray(ordered[:, middle])
-    return np.asarray((ordered[:, middle - 1] + ordered[:, middle]) / 2)
+    """Median of each row of a matrix."""
+    count, size = values.shape
+    middle = size // 2
+    result = np.empty(count)
+    for part in blocks(0, count, max(1, _SORTED // size)):
+        ordered = np.partition(values[part], middle, axis=1)
+        result[part] = ordered[:, middle]
+        if size % 2 == 0:
+            result[part] += ordered[:, :middle].max(axis=1)
+            result[part] /= 2
+    return result
 
 
 def fit_clock(time: Floats, value: Floats, *, jumps: bool = True, with_drift: bool = True) -> Clock:
@@ -277,9 +312,9 @@ def _find_break(time: Floats, value: Floats) -> int | None:
     if len(time) < 2 * SEGMENT_MINIMUM:
         return None
     x, y, size = _block_medians(time, value)
-    blocks = len(x)
+    block_count = len(x)
     margin = max(3, -(-SEGMENT_MINIMUM // size))
-    if blocks < 2 * margin:
+    if block_count < 2 * margin:
         return None
     x = x - x.mean()
     # Sums over the first k blocks give the residual of a line through any stretch in constant time.
@@ -287,8 +322,8 @@ def _find_break(time: Floats, value: Floats) -> int | None:
     x = x / unit
     shift = median(y)
     y = y - shift
-    sums = [np.concatenate(([0.0], np.cumsum(term))) for term in (np.ones(blocks), x, y, x * x, x * y, y * y)]
-    cuts = np.arange(margin, blocks - margin + 1)
+    sums = [np.concatenate(([0.0], np.cumsum(term))) for term in (np.ones(block_count), x, y, x * x, x * y, y * y)]
+    cuts = np.arange(margin, block_count - margin + 1)
     left = [s[cuts] for s in sums]
     right = [s[-1] - s[cuts] for s in sums]
     whole = _line_from_sums(*(np.array([s[-1]]) for s in sums))
@@ -296,7 +331,7 @@ def _find_break(time: Floats, value: Floats) -> int | None:
     level_r, slope_r, error_r = _line_from_sums(*right)
     best = int(np.argmin(error_l + error_r))
     cut = int(cuts[best])
-    inner = value[: blocks * size].reshape(blocks, size) - (y + shift)[:, None]
+    inner = value[: block_count * size].reshape(block_count, size) - (y + shift)[:, None]
     single = scatter(inner.ravel())
     at = (x[cut - 1] + x[cut]) / 2
     step = abs(level_r[best] + slope_r[best] * at - level_l[best] - slope_l[best] * at)

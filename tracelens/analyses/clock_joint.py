@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock, median
-from tracelens.analyses.matching_instances import Bools, Rows
+from tracelens.analyses.blocks import blocks, each
+from tracelens.analyses.clock import Clock, Floats, Ints, fit_clock, median_of
+from tracelens.analyses.clock_order import middles, put_in_order
+from tracelens.analyses.matching_instances import Bools
 from tracelens.analyses.matching_tracks import CLIP_NS, INSTANCE_MINIMUM, thin
+from tracelens.array_room import ArrayRoom
 
 ACCEPT_NS = 5_000.0
 """Ends of one instance agree within this, or within 10 residuals where the residual is large."""
@@ -28,14 +34,14 @@ class Readings:
         members: [members], index of each member's clock.
         start, end, leave: float64 [members, instances]: own start, own end, and the end of the kernel at which all
             leave together.
-        group: int32 [instances], one number per (operation, implementation).
+        group: [instances], one number per (operation, implementation).
     """
 
     members: Ints
     start: Floats
     end: Floats
     leave: Floats
-    group: Rows
+    group: npt.NDArray[np.integer]
 
     @property
     def count(self) -> int:
@@ -50,8 +56,11 @@ class Readings:
 
     def blocks(self) -> Iterator[slice]:
         """Consecutive instances, as many as the cache of a core holds."""
-        size = max(_BLOCK_LEAST, _BLOCK_READINGS // max(len(self.members), 1))
-        return (slice(low, low + size) for low in range(0, self.count, size))
+        return self.shares(self.count)
+
+    def shares(self, count: int) -> Iterator[slice]:
+        """The same of so many instances."""
+        return blocks(0, count, max(_BLOCK_LEAST, _BLOCK_READINGS // max(len(self.members), 1)))
 
 
 @dataclass(frozen=True)
@@ -101,27 +110,35 @@ def aligned(time: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
 
 
 def accept(
-    readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float
+    readings: Readings, clocks: Sequence[Clock], arrival_slack: float, spread_limit: float, threads: int
 ) -> tuple[Bools, Bools]:
     """Which instances are one barrier: (last arrival before every end, ends together)."""
     causal, together = np.empty(readings.count, dtype=bool), np.empty(readings.count, dtype=bool)
-    for part in readings.blocks():
+
+    def judge(part: slice) -> None:
         some = readings.of(part)
         arrival = aligned(some.start, some.members, clocks)
+        last = arrival.max(axis=0)
         leave = aligned(some.leave, some.members, clocks)
-        end = arrival + (some.end - some.start)
-        causal[part] = arrival.max(axis=0) <= end.min(axis=0) + arrival_slack
+        arrival += some.end - some.start
+        causal[part] = last <= arrival.min(axis=0) + arrival_slack
         together[part] = leave.max(axis=0) - leave.min(axis=0) <= spread_limit
+
+    deque(each(judge, readings.blocks(), threads), 0)
     return causal, together
 
 
-def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], reference: int) -> JointFit:
+def fit_set(
+    communicators: Sequence[Readings], clocks: Sequence[Clock], reference: int, room: ArrayRoom, threads: int
+) -> JointFit:
     """Fit all clocks of one connected set to the ends of its instances.
 
     Args:
         communicators: their complete instances.
         clocks: first clocks from the matching, good to a microsecond but for instances around a clock step.
         reference: the clock whose offset and drift are 0.
+        room: for what has an element for each reading.
+        threads: how many threads may work at once.
 
     Returns:
         The fit after two passes: instances whose last arrival precedes every end and whose ends agree within 5 us,
@@ -131,14 +148,15 @@ def fit_set(communicators: Sequence[Readings], clocks: Sequence[Clock], referenc
     # A step of a clock is located among all that pairs at all: near it, the first clocks may be wrong by the step.
     few = [_thinned(r) for r in communicators]
     masks = [_within(r, current, CLIP_NS) for r in few]
-    current = _settle(few, current, masks, reference, rounds=2)
-    masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS)) for r in few]
-    current = _settle(few, current, masks, reference, rounds=_ROUNDS)
-    residual, asymmetry, _ = _deviations(few, current, masks)
+    current = _settle(few, current, masks, reference, rounds=2, threads=1)
+    masks = [_both(accept(r, current, ACCEPT_NS, ACCEPT_NS, 1)) for r in few]
+    current = _settle(few, current, masks, reference, rounds=_ROUNDS, threads=1)
+    residual, asymmetry, _ = _deviations(few, current, masks, room, 1)
     slack = (residual or 0.0) + (asymmetry or 0.0)
-    masks = [_both(accept(r, current, slack, max(ACCEPT_NS, 10 * (residual or 0.0)))) for r in communicators]
-    current = _settle(communicators, current, masks, reference, rounds=_ROUNDS)
-    residual, asymmetry, typical = _deviations(communicators, current, masks)
+    spread = max(ACCEPT_NS, 10 * (residual or 0.0))
+    masks = [_both(accept(r, current, slack, spread, threads)) for r in communicators]
+    current = _settle(communicators, current, masks, reference, rounds=_ROUNDS, threads=threads)
+    residual, asymmetry, typical = _deviations(communicators, current, masks, room, threads)
     counts = np.zeros(len(clocks), dtype=np.int64)
     for readings, mask in zip(communicators, masks, strict=True):
         counts[readings.members] += int(mask.sum())
@@ -160,37 +178,48 @@ def _within(readings: Readings, clocks: Sequence[Clock], limit: float) -> Bools:
 
 
 def _settle(
-    communicators: Sequence[Readings], clocks: list[Clock], masks: Sequence[Bools], reference: int, *, rounds: int
+    communicators: Sequence[Readings],
+    clocks: list[Clock],
+    masks: Sequence[Bools],
+    reference: int,
+    *,
+    rounds: int,
+    threads: int,
 ) -> list[Clock]:
     """Refit every clock to the instances' middles until nothing moves; the reference stays where it is."""
     current = list(clocks)
     chosen = [
-        (r.members, r.leave if m.all() else r.leave[:, m]) for r, m in zip(communicators, masks, strict=True) if m.any()
+        (r, slice(None) if m.all() else np.flatnonzero(m)) for r, m in zip(communicators, masks, strict=True) if m.any()
     ]
-    single = len(chosen) <= 1
-    for _ in range(min(rounds, 3) if single else rounds):
-        times: list[list[Floats]] = [[] for _ in current]
-        values: list[list[Floats]] = [[] for _ in current]
-        for members, leave in chosen:
-            middle = _middles(leave, members, current)
-            for own, member in zip(leave, members, strict=True):
-                times[member].append(own)
-                values[member].append(own - middle)
+    read: list[list[tuple[int, int]]] = [[] for _ in clocks]  # per clock its communicators, and its column there
+    for number, (readings, _) in enumerate(chosen):
+        for column, member in enumerate(readings.members):
+            read[member].append((number, column))
+
+    def time_of(member: int) -> Floats:
+        return _joined([chosen[number][0].leave[column, chosen[number][1]] for number, column in read[member]])
+
+    def fitted(member: int, middle: Sequence[Floats]) -> Clock:
+        time = time_of(member)
+        value = time - _joined([middle[number] for number, _ in read[member]])
+        if len(read[member]) > 1:
+            order = np.argsort(time, kind="stable")
+            time, value = time[order], value[order]
+        return fit_clock(time, value)
+
+    for _ in range(min(rounds, 3) if len(chosen) <= 1 else rounds):
+        middle = [_middles(readings, current, threads)[some] for readings, some in chosen]
         following = list(current)
-        for member in range(len(current)):
-            if not times[member]:
-                continue
-            time, value = _joined(times[member]), _joined(values[member])
-            if len(times[member]) > 1:
-                order = np.argsort(time, kind="stable")
-                time, value = time[order], value[order]
-            following[member] = fit_clock(time, value)
+        members = [member for member in range(len(current)) if read[member]]
+        for member, clock in zip(members, each(partial(fitted, middle=middle), members, threads), strict=True):
+            following[member] = clock
         # Readings are against the instance's middle, which moves with the members: refer all to the reference.
         base = following[reference].inverted()
-        referred = [
-            clock.over(base).where_read(_joined(times[member])) if times[member] and member != reference else clock
-            for member, clock in enumerate(following)
-        ]
+        referred = list(following)
+        for member in members:
+            referred[member] = following[member].over(base)
+            if len(referred[member].offset) > 1:
+                referred[member] = referred[member].where_read(time_of(member))
         origin = following[reference]
         referred[reference] = Clock(origin.t0, np.array([-np.inf]), np.zeros(1), np.zeros(1))
         moved = max(_distance(a, b) for a, b in zip(current, referred, strict=True))
@@ -212,28 +241,28 @@ def _joined(parts: Sequence[Floats]) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _middles(leave: Floats, members: Ints, clocks: Sequence[Clock]) -> Floats:
+def _middles(readings: Readings, clocks: Sequence[Clock], threads: int) -> Floats:
     """Median over the members of each instance's aligned ends."""
-    count = len(members)
-    result = np.empty(leave.shape[1])
-    size = max(_BLOCK_LEAST, _BLOCK_READINGS // count)
-    for low in range(0, leave.shape[1], size):
-        ordered = np.ascontiguousarray(aligned(leave[:, low : low + size], members, clocks).T)
-        ordered.sort(axis=1)
-        result[low : low + size] = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+    result = np.empty(readings.count)
+
+    def fill(part: slice) -> None:
+        ends = aligned(readings.leave[:, part], readings.members, clocks)
+        put_in_order(ends)
+        result[part] = middles(ends)
+
+    deque(each(fill, readings.blocks(), threads), 0)
     return result
 
 
 def median_of_others(values: Floats) -> Floats:
     """For each element of [members, instances] the median of its column without it; needs two members or more."""
-    ordered = np.sort(values.T, axis=1)
-    count = len(values)
+    ordered = values.copy()
+    put_in_order(ordered)
 
     def without(k: int) -> Floats:
-        low, high = np.ascontiguousarray(ordered[:, k]), np.ascontiguousarray(ordered[:, k + 1])
-        return np.where(values > low, low, high)
+        return np.asarray(np.where(values > ordered[k], ordered[k], ordered[k + 1]))
 
-    rest = count - 1
+    rest = len(values) - 1
     low, high = (rest - 1) // 2, rest // 2
     if low == high:
         return without(low)
@@ -241,33 +270,29 @@ def median_of_others(values: Floats) -> Floats:
 
 
 def _deviations(
-    communicators: Sequence[Readings], clocks: Sequence[Clock], masks: Sequence[Bools]
+    communicators: Sequence[Readings],
+    clocks: Sequence[Clock],
+    masks: Sequence[Bools],
+    room: ArrayRoom,
+    threads: int,
 ) -> tuple[float | None, float | None, float | None]:
     """Residual, asymmetry and median deviation of the accepted instances."""
-    pooled: list[Floats] = []
-    sums: dict[tuple[int, int], list[float]] = {}
-    for readings, mask in zip(communicators, masks, strict=True):
-        if not mask.any():
-            continue
-        leave = readings.leave if mask.all() else readings.leave[:, mask]
-        deviation = np.empty_like(leave)
-        for part in readings.blocks():
-            ends = aligned(leave[:, part], readings.members, clocks)
-            deviation[:, part] = ends - median_of_others(ends)
-        groups = readings.group[mask]
-        for group in np.unique(groups):
-            of_group = groups == group
-            for own, member in zip(deviation, readings.members, strict=True):
-                values = own[of_group]
-                entry = sums.setdefault((int(member), int(group)), [0.0, 0.0, 0.0])
-                entry[0] += len(values)
-                entry[1] += float(values.sum())
-                entry[2] += float((values**2).sum())
-        pooled.append(np.abs(deviation, out=deviation).ravel())
-    if not pooled:
+    every = room.empty(
+        sum(len(r.members) * int(m.sum()) for r, m in zip(communicators, masks, strict=True)), np.float64
+    )
+    if not len(every):
         return None, None, None
-    every = _joined(pooled)
-    residual, typical = float(np.quantile(every, 0.95)), median(every)
+    sums: dict[tuple[int, int], list[float]] = {}
+    low = 0
+    for readings, mask in zip(communicators, masks, strict=True):
+        chosen = np.flatnonzero(mask)
+        own = every[low : low + len(readings.members) * len(chosen)].reshape(len(readings.members), len(chosen))
+        low += own.size
+        for member, group, figures in _deviate(readings, clocks, chosen, own, threads):
+            entry = sums.setdefault((member, group), [0.0, 0.0, 0.0])
+            for k, figure in enumerate(figures):
+                entry[k] += figure
+    residual, typical = _residual_and_typical(every)
     asymmetry: float | None = None
     by_member: dict[int, list[tuple[float, float]]] = {}
     for (member, _), (count, total, squares) in sums.items():
@@ -275,9 +300,54 @@ def _deviations(
             mean = total / count
             variance = max(squares / count - mean * mean, 0.0) * count / (count - 1)
             by_member.setdefault(member, []).append((mean, variance / count))
-    for figures in by_member.values():
-        for k, (mean, error) in enumerate(figures):
-            for other_mean, other_error in figures[:k]:
+    for of_groups in by_member.values():
+        for k, (mean, error) in enumerate(of_groups):
+            for other_mean, other_error in of_groups[:k]:
                 excess = max(abs(mean - other_mean) - 3.0 * float(np.sqrt(error + other_error)), 0.0)
                 asymmetry = excess if asymmetry is None else max(asymmetry, excess)
     return residual, asymmetry, typical
+
+
+def _deviate(
+    readings: Readings, clocks: Sequence[Clock], chosen: Ints, deviation: Floats, threads: int
+) -> list[tuple[int, int, tuple[float, float, float]]]:
+    """Fill in how far each member's end is from the others' median, without its sign.
+
+    Args:
+        readings: of one communicator.
+        clocks: the clocks.
+        chosen: its accepted instances.
+        deviation: [members, accepted instances], to be filled.
+        threads: how many threads may work at once.
+
+    Returns:
+        (member, group, (count, sum, sum of squares)) of the deviations with their signs.
+    """
+    groups = readings.group[chosen]
+    whole = len(chosen) == readings.count
+
+    def fill(part: slice) -> None:
+        ends = aligned(readings.leave[:, part if whole else chosen[part]], readings.members, clocks)
+        np.subtract(ends, median_of_others(ends), out=deviation[:, part])
+
+    def added(column: int) -> list[tuple[int, int, tuple[float, float, float]]]:
+        member, own = int(readings.members[column]), deviation[column]
+        figures = []
+        for group in np.unique(groups):
+            values = own[groups == group]
+            figures.append((member, int(group), (float(len(values)), float(values.sum()), float((values**2).sum()))))
+        np.abs(own, out=own)
+        return figures
+
+    deque(each(fill, readings.shares(len(chosen)), threads), 0)
+    return [figures for found in each(added, range(len(readings.members)), threads) for figures in found]
+
+
+def _residual_and_typical(values: Floats) -> tuple[float, float]:
+    """The 95th percentile, as `numpy.quantile` tells it, and the median of values that it puts into another order."""
+    place = 0.95 * (len(values) - 1)
+    below = int(place)
+    values.partition((len(values) // 2, below))
+    above = values[below + 1 :].min(initial=np.inf) if below + 1 < len(values) else values[below]
+    residual = float(np.quantile([values[below], above], place - below))
+    return residual, median_of(values)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracelens.analyses.clock import Clock, Floats, constant
+from tracelens.analyses.clock import Clock, Floats, Ints, constant
 from tracelens.analyses.matching import match_at, match_ranks
 from tracelens.analyses.matching_groups import Part, group_family
-from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS, WINDOW_ELSE_NS, WINDOW_EXPORT_NS, Track
+from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS, WINDOW_ELSE_NS, WINDOW_EXPORT_NS
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Frames:
                     self.recorded[index] = True
 
 
-def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: bool = False) -> Grouping:
+def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: bool, threads: int) -> Grouping:
     """Find the communicators among the parts of all ranks.
 
     First ranks are tied to each other, each by one clock difference that explains all they share. Then, on known
@@ -150,6 +150,7 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
         parts: their synchronising collectives.
         trust: tie clocks of one host as recorded where the search for an offset fails. Otherwise that is done only
             for parts of fewer than 30 instances, which no search can place.
+        threads: how many threads may work at once.
 
     Returns:
         Communicators, sets and first clocks. A part that matches none is in no communicator.
@@ -163,7 +164,9 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
     groups = [
         group
         for family in sorted({part.family for part in parts}, key=lambda f: (f[1], f[2], f[0] or 0))
-        for group in group_family([i for i, p in enumerate(parts) if p.family == family], parts, frames.between)
+        for group in group_family(
+            [i for i, p in enumerate(parts) if p.family == family], parts, frames.between, threads
+        )
     ]
     communicators = _communicators(parts, groups)
     inside = {i for communicator in communicators for i in communicator.parts}
@@ -292,7 +295,7 @@ def _communicators(parts: Sequence[Part], groups: Sequence[list[int]]) -> list[C
     return sorted(found, key=lambda c: (-len(c.members), c.members, c.payload or 0))
 
 
-def own_times(track: Track, clock: Clock) -> Floats:
-    """A track's ends on the reference's time, float64 ns."""
-    own = track.end.astype(np.float64)
+def own_times(end: Ints, clock: Clock) -> Floats:
+    """Ends on the reference's time, float64 ns."""
+    own = end.astype(np.float64)
     return np.asarray(own - clock.difference(own), dtype=np.float64)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracelens.analyses.blocks import each
 from tracelens.analyses.clock import Clock, Floats, median
 from tracelens.analyses.components import components
 from tracelens.analyses.matching import match_at
@@ -44,19 +45,55 @@ class Part:
     rows: Rows
 
 
-def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between) -> list[list[int]]:
+@dataclass(frozen=True)
+class Left:
+    """What remains of a part that is in no communicator.
+
+    Attributes:
+        owner, family, rows: as in the part.
+        reason: `ambiguous`, `different` or `short`.
+    """
+
+    owner: int
+    family: tuple[int | None, str, str]
+    rows: Rows
+    reason: str
+
+
+def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between, threads: int) -> list[list[int]]:
     """Split the parts of one family into groups that end together.
 
     Args:
         indices: the parts, of one family.
         parts: all parts.
         between: clock differences of tied ranks.
+        threads: how many threads may work at once.
 
     Returns:
         Groups of indices, each ascending; a part without partners is a group of its own.
     """
-    usual: dict[int, float] = {}  # head -> least scatter inside the group; kept where pairs are too many to compare
-    scatters: dict[tuple[int, int], float] = {}
+    if len(indices) > _ALL_PAIRS:
+        return _group_many(indices, parts, between)
+    pairs = [
+        (other, index, clock)
+        for place, index in enumerate(indices)
+        for other in indices[:place]
+        if parts[other].owner != parts[index].owner
+        and (clock := between(parts[other].owner, parts[index].owner)) is not None
+    ]
+    found = each(lambda pair: _scatter_together(parts[pair[0]].track, parts[pair[1]].track, pair[2]), pairs, threads)
+    scatters = {pair[:2]: scatter for pair, scatter in zip(pairs, found, strict=True) if scatter is not None}
+    for index in indices:
+        parts[index].track.forget()
+    linked = np.searchsorted(indices, np.array(list(scatters), dtype=np.int64).reshape(-1, 2))
+    label = components(len(indices), linked[:, 0], linked[:, 1])
+    groups = [np.array(indices)[label == number].tolist() for number in range(int(label.max()) + 1)]
+    return [piece for group in groups for piece in _split(group, parts, between, scatters)]
+
+
+def _group_many(indices: Sequence[int], parts: Sequence[Part], between: Between) -> list[list[int]]:
+    """The same for so many parts that each is compared with the last one of each group alone."""
+    usual: dict[int, float] = {}  # head -> least scatter inside the group
     joined = {index: index for index in indices}
 
     def head(index: int) -> int:
@@ -65,34 +102,37 @@ def group_family(indices: Sequence[int], parts: Sequence[Part], between: Between
             index = joined[index]
         return index
 
-    many = len(indices) > _ALL_PAIRS
     for place, index in enumerate(indices):
         seen: set[int] = set()
         for other in reversed(indices[:place]):
-            if parts[other].owner == parts[index].owner:
-                continue
-            if many and (head(other) in seen or head(other) == head(index)):
+            group = head(other)
+            if parts[other].owner == parts[index].owner or group in seen or group == head(index):
                 continue
             clock = between(parts[other].owner, parts[index].owner)
             if clock is None:
                 continue
-            seen.add(head(other))
-            if match_at(parts[other].track, parts[index].track, clock).status != "matched":
+            seen.add(group)
+            scatter = _scatter_together(parts[other].track, parts[index].track, clock)
+            if scatter is None:
                 continue
-            scatter = scatter_of(parts[other].track, parts[index].track, clock)
-            if many:
-                group = head(other)
-                limit = _CLUSTER_FACTOR * usual.get(group, np.inf) + _CLUSTER_NS
-                if scatter > limit and _separate([other], [index], parts, between):
-                    continue
-                least = min(scatter, usual.pop(group, scatter), usual.pop(head(index), scatter))
-                usual[head(index)] = least
-            joined[head(other)] = head(index)
-            scatters[other, index] = scatter
+            limit = _CLUSTER_FACTOR * usual.get(group, np.inf) + _CLUSTER_NS
+            if scatter > limit and _separate([other], [index], parts, between):
+                continue
+            least = min(scatter, usual.pop(group, scatter), usual.pop(head(index), scatter))
+            usual[head(index)] = least
+            joined[group] = head(index)
+            # What comes next is compared with this one instead.
+            parts[other].track.forget()
     groups: dict[int, list[int]] = {}
     for index in indices:
+        parts[index].track.forget()
         groups.setdefault(head(index), []).append(index)
-    return [piece for group in groups.values() for piece in _split(sorted(group), parts, between, scatters, many)]
+    return list(groups.values())
+
+
+def _scatter_together(one: Track, other: Track, clock: Clock) -> float | None:
+    """`scatter_of` two tracks if they end together, else null."""
+    return scatter_of(one, other, clock) if match_at(one, other, clock).status == "matched" else None
 
 
 def scatter_of(one: Track, other: Track, clock: Clock) -> float:
@@ -104,10 +144,10 @@ def scatter_of(one: Track, other: Track, clock: Clock) -> float:
 
 
 def _split(
-    group: list[int], parts: Sequence[Part], between: Between, scatters: dict[tuple[int, int], float], many: bool
+    group: list[int], parts: Sequence[Part], between: Between, scatters: dict[tuple[int, int], float]
 ) -> list[list[int]]:
     """Part a group whose ends form clusters that follow their own last arrivals."""
-    if len({parts[i].owner for i in group}) < 3 or many:
+    if len({parts[i].owner for i in group}) < 3:
         return [group]
     place = {index: k for k, index in enumerate(group)}
     near = np.full((len(group), len(group)), np.inf)

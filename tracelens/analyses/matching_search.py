@@ -150,17 +150,21 @@ def _anchor(source: Axis, quantile: float) -> int:
 
 def _local_offsets(source: Axis, target: Axis, anchor: int, around: float, window: float) -> list[float]:
     """Offsets under which the neighbourhood of the anchor fits, best first."""
-    difference = target.time - source.time[anchor]
-    possible = (target.key == source.key[anchor]) & (np.abs(difference - around) <= window)
-    if int(possible.sum()) > 400:
+    at, last = source.time[anchor], len(target.time) - 1
+    # The look-up may be off by a rounding; what it finds is asked itself.
+    slack = 1.0 + 1e-12 * (abs(around) + float(at))
+    low, high = np.searchsorted(target.time, [at + around - window - slack, at + around + window + slack])
+    difference = target.time[low:high] - at
+    possible = np.flatnonzero((target.key[low:high] == source.key[anchor]) & (np.abs(difference - around) <= window))
+    if len(possible) > 400 and 0 < anchor < len(source.time) - 1:
         # Thousands of lags: the partner follows and precedes a gap like the anchor's.
-        own, theirs = np.diff(source.time), np.diff(target.time)
-        alike = np.ones(len(target.time), dtype=bool)
-        if 0 < anchor < len(source.time) - 1:
-            alike[1:] &= np.abs(theirs - own[anchor - 1]) <= _FINGERPRINT_NS
-            alike[:-1] &= np.abs(theirs - own[anchor]) <= _FINGERPRINT_NS
-        if (possible & alike).any():
-            possible &= alike
+        place = low + possible
+        before = target.time[place] - target.time[np.maximum(place - 1, 0)]
+        after = target.time[np.minimum(place + 1, last)] - target.time[place]
+        alike = (place == 0) | (np.abs(before - (at - source.time[anchor - 1])) <= _FINGERPRINT_NS)
+        alike &= (place == last) | (np.abs(after - (source.time[anchor + 1] - at)) <= _FINGERPRINT_NS)
+        if alike.any():
+            possible = possible[alike]
     offsets = difference[possible]
     for reach, keep in ((12, 300), (64, 48), (256, 4)):
         if len(offsets) == 0:
@@ -217,9 +221,8 @@ def _fit(source: Axis, target: Axis, anchor: int, offset: float, around: float, 
         if whole:
             break
         reach *= 4
-    if np.abs(clock.difference(source.time[[0, -1]]) - around).max() > window + 2 * DRIFT_LIMIT * float(
-        np.ptp(source.time)
-    ):
+    length = float(source.time[-1] - source.time[0])
+    if np.abs(clock.difference(source.time[[0, -1]]) - around).max() > window + 2 * DRIFT_LIMIT * length:
         return None
     moved = source.time[chosen] + clock.difference(source.time[chosen])
     common = (moved >= target.time[0] - CLIP_NS) & (moved <= target.time[-1] + CLIP_NS)

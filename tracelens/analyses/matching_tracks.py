@@ -37,7 +37,7 @@ WINDOW_EXPORT_NS = 100_000
 WINDOW_BOOT_NS = 1_000_000
 WINDOW_ELSE_NS = 1_000_000_000
 
-KEY_SPAN = 1 << 44  # ns between the time axes of two keys: 4.8 hours
+KEY_SPAN = np.int64(1 << 44)  # ns between the time axes of two keys: 4.8 hours
 BLOCK = 1 << 14  # ends looked up at once: their arrays fit the cache of a core
 _PROBES = 9  # of these, searched to guess how far the rest of a block lies apart on the two axes
 
@@ -48,14 +48,14 @@ class Track:
 
     Attributes:
         end: int64 ns, ascending, on any epoch; the end of the kernel at which all ranks leave together.
-        key: int64, one small number (below 2^19) per (operation, implementation, launch shape), equal on all ranks.
-        start: int64 ns, the start of each.
+        key: one small number (below 2^19) per (operation, implementation, launch shape), equal on all ranks.
+        duration: ns, how long before its end each began.
         family: tracks of different families are never compared: payload communicator, operation, implementation.
     """
 
     end: Ints
-    key: Ints
-    start: Ints
+    key: npt.NDArray[np.integer]
+    duration: npt.NDArray[np.integer]
     family: Hashable = None
 
     def __len__(self) -> int:
@@ -83,26 +83,29 @@ class Axis:
 
     Attributes:
         origin: int ns, the first end.
-        key: int64, as in the track.
+        key: as in the track.
         time: float64 ns, ends counted from the origin.
-        start: float64 ns, starts counted from the origin.
     """
 
     def __init__(self, track: Track) -> None:
         """Sort once; look-ups are guesses from neighbours, else binary searches."""
         self.origin = int(track.end[0])
         self.key = track.key
-        ends = track.end - self.origin
-        self.time: Floats = ends.astype(np.float64)
-        self.start: Floats = (track.start - self.origin).astype(np.float64)
-        axis = track.key * KEY_SPAN + ends
+        self._duration = track.duration
+        axis = track.end - self.origin
+        self.time: Floats = axis.astype(np.float64)
+        axis += track.key * KEY_SPAN
         self._order: Ints | None = None
         if not bool(np.all(axis[1:] >= axis[:-1])):
             self._order = np.argsort(axis, kind="stable")
             axis = axis[self._order]
         self._axis = axis
 
-    def nearest(self, key: Ints, time: Floats) -> tuple[Ints, Floats]:
+    def start(self, index: Ints) -> Floats:
+        """Starts of some, float64 ns counted from the origin."""
+        return self.time[index] - self._duration[index]
+
+    def nearest(self, key: npt.NDArray[np.integer], time: Floats) -> tuple[Ints, Floats]:
         """For each query the index of the nearest end of the same key, and that end minus the query, in ns.
 
         Args:
@@ -129,20 +132,21 @@ class Axis:
             float64 ns in the order of the source, without what lies outside the common time range.
         """
         count = len(source.time)
-        time = source.time if source._order is None else source.time[source._order]
+        time, key = source.time, source.key
+        if source._order is not None:
+            time, key = time[source._order], key[source._order]
         off = np.empty(count, dtype=np.float64)
         common = np.ones(count, dtype=bool)
         low, high = self.time[0] - CLIP_NS, self.time[-1] + CLIP_NS
         for part in blocks(0, count, BLOCK):
             own = time[part]
-            moved = own + clock.difference(own)
+            moved = clock.difference(own)
+            moved += own
             if moved.min() < low or moved.max() > high:
                 common[part] = (moved >= low) & (moved <= high)
-            query = np.rint(moved).astype(np.int64)
-            query += source._axis[part]
-            query -= own.astype(np.int64)
-            _, distance = guess_nearest(self._axis, self._reach, query)
-            np.minimum(distance, CLIP_NS, out=off[part])
+            query = np.rint(moved, out=moved).astype(np.int64)
+            query += key[part] * KEY_SPAN
+            np.minimum(nearest_distance(self._axis, self._reach, query), CLIP_NS, out=off[part])
         if source._order is not None:
             in_time = np.empty(count, dtype=np.int64)
             in_time[source._order] = np.arange(count)
@@ -174,22 +178,35 @@ def guess_nearest(axis: Ints, reach: Ints, query: Ints) -> tuple[Ints, Ints]:
     The k-th query mostly belongs to the (k+n)-th entry: the guess stands where it lies within the entry's reach, and
     the axis is searched only where it does not.
     """
+    ahead, distance, rest = _guessed(axis, reach, query)
+    index = np.arange(ahead, ahead + len(query))
+    if len(rest):
+        index[rest], apart = search_nearest(axis, query[rest])
+        distance[rest] = np.abs(apart)
+    return index, distance
+
+
+def nearest_distance(axis: Ints, reach: Ints, query: Ints) -> Ints:
+    """The distances of `guess_nearest`."""
+    _, distance, rest = _guessed(axis, reach, query)
+    if len(rest):
+        distance[rest] = np.abs(search_nearest(axis, query[rest])[1])
+    return distance
+
+
+def _guessed(axis: Ints, reach: Ints, query: Ints) -> tuple[int, Ints, Ints]:
+    """How many entries ahead the queries' own lie, the distances to those, and the queries for which that fails."""
     probes = thin(0, len(query), _PROBES)
     ahead = int(median((search_nearest(axis, query[probes])[0] - probes).astype(np.float64)))
     first = min(max(0, -ahead), len(query))
     last = max(first, min(len(query), len(axis) - ahead))
     guessed = slice(first + ahead, last + ahead)
-    index = np.arange(ahead, ahead + len(query))
     distance = np.empty(len(query), dtype=np.int64)
-    sure = np.zeros(len(query), dtype=bool)
     np.subtract(axis[guessed], query[first:last], out=distance[first:last])
     np.abs(distance[first:last], out=distance[first:last])
-    np.less(distance[first:last], reach[guessed], out=sure[first:last])
-    if not bool(sure.all()):
-        rest = np.flatnonzero(~sure)
-        index[rest], apart = search_nearest(axis, query[rest])
-        distance[rest] = np.abs(apart)
-    return index, distance
+    unsure = np.ones(len(query), dtype=bool)
+    np.greater_equal(distance[first:last], reach[guessed], out=unsure[first:last])
+    return ahead, distance, np.flatnonzero(unsure)
 
 
 def thin(begin: int, end: int, count: int) -> Ints:
@@ -228,10 +245,10 @@ def apart(base: Track, other: Track, clock: Clock, count: int) -> Apart:
     moved = onto(source, target, clock)
     there = time + moved.difference(time)
     index, end = target.nearest(source.key[place], there)
-    there_start = target.start[index] - moved.difference(time)
+    there_start = target.start(index) - moved.difference(time)
     common = (there >= target.time[0] - MATCH_LIMIT_NS) & (there <= target.time[-1] + MATCH_LIMIT_NS)
     near = common & (np.abs(end) < CLIP_NS)
-    return Apart(place, end, there_start - source.start[place], there_start - time, near)
+    return Apart(place, end, there_start - source.start(place), there_start - time, near)
 
 
 def onto(source: Axis, target: Axis, clock: Clock) -> Clock:
