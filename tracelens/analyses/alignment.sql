@@ -16,8 +16,9 @@ ORDER BY name_id;
 
 -- name: shapes
 -- One row per event: its launch shape, -1 where none is recorded. Order: event_id, in which events are stored; the
--- timeline relies on it as well.
-SELECT coalesce(shape, -1) AS shape FROM event WHERE list_contains($ranks::INTEGER[], rank);
+-- timeline relies on it as well. Of the ranks asked for, none lies outside `first` to `last`.
+SELECT coalesce(shape, -1) AS shape FROM event
+WHERE rank BETWEEN $first AND $last AND list_contains($ranks::INTEGER[], rank);
 
 -- name: followers
 -- One row per kernel that finishes an operation begun by the kernel before it on its stream. previous_id: that

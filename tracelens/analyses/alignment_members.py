@@ -20,6 +20,7 @@ from tracelens.analyses.clock_order import middles, put_in_order
 from tracelens.analyses.matching_communicators import RankClock
 from tracelens.analyses.matching_groups import Left
 from tracelens.analyses.matching_instances import Bools, Instances, Rows
+from tracelens.analyses.timeline_columns import Lengths
 from tracelens.array_room import ArrayRoom
 
 MEMBER_COLUMNS = {
@@ -255,7 +256,7 @@ class MatchedOperations:
             return self._series(name, self.ranks[self._in_order(own.owner)])
         if name == "accepted":
             return self._series(name, self._in_order(self.accepted))
-        return self._series(name, self._in_order(getattr(own, {"start_ns": "start", "end_ns": "end"}.get(name, name))))
+        return self._series(name, getattr(own, {"start_ns": "start", "end_ns": "end"}.get(name, name))[self.order])
 
     def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values[self.order]
@@ -402,7 +403,7 @@ def _judge(
     table: InstanceTable,
     first: int,
     arrival: Ints,
-    duration: npt.NDArray[np.signedinteger],
+    duration: Lengths,
     threads: int,
 ) -> None:
     """Which instances of a communicator are accepted, why the others are not, and the figures of the accepted."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,8 @@ from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.timeline import KERNEL, Narrow, Timeline, timeline
-from tracelens.analyses.timeline_columns import as_type, narrowest
+from tracelens.analyses.timeline_columns import Lengths, as_type, narrowest, portions
+from tracelens.array_room import ArrayRoom
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -31,6 +32,16 @@ _FEW = 8  # so few values are found by looking for each; more by sorting
 
 
 @dataclass(frozen=True)
+class Column:
+    """What is worked out of operations where it is asked for, `column[rows]`: what is kept is shorter."""
+
+    work: Callable[[slice | npt.NDArray[Any]], Ints]
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Ints:
+        return self.work(rows)
+
+
+@dataclass(frozen=True)
 class Operations:
     """One row per collective operation of one rank, in the order of rank and start; own times in ns.
 
@@ -40,8 +51,8 @@ class Operations:
         owner: index of the rank among the ranks asked for, in the fewest bytes.
         place, last_place: int32, places on the timeline of its first and last kernel; one array where each has one.
         start: int64, of the first kernel.
-        duration: int32, or int64 where one lasts over two seconds: to the end of the last kernel.
-        leave_after: the same type: to the end of the kernel at which all ranks leave together.
+        duration: ns, to the end of the last kernel, uint32 unless one is 4.3 s or longer.
+        leave_after: ns, to the end of the kernel at which all ranks leave together; `duration` where each has one kernel.
         name_id, stream: of the first kernel, in the fewest bytes.
         shape_code: of the first kernel, place in `shapes`, in the fewest bytes.
         shapes: int64, ascending, the launch shapes.
@@ -58,8 +69,8 @@ class Operations:
     place: Rows
     last_place: Rows
     start: Ints
-    duration: npt.NDArray[np.signedinteger]
-    leave_after: npt.NDArray[np.signedinteger]
+    duration: Lengths
+    leave_after: Lengths
     name_id: npt.NDArray[np.integer]
     stream: npt.NDArray[np.integer]
     shape_code: Narrow
@@ -74,24 +85,24 @@ class Operations:
         return len(self.place)
 
     @property
-    def event_id(self) -> Ints:
-        """Id of the first kernel of each, int64. Not kept, as nothing below is."""
-        return self.place + self.id_shift[self.owner]
+    def event_id(self) -> Column:
+        """Id of the first kernel of each, int64."""
+        return Column(lambda rows: self.place[rows] + self.id_shift[self.owner[rows]])
 
     @property
-    def last_event_id(self) -> Ints:
+    def last_event_id(self) -> Column:
         """Id of the last kernel of each, int64."""
-        return self.last_place + self.id_shift[self.owner]
+        return Column(lambda rows: self.last_place[rows] + self.id_shift[self.owner[rows]])
 
     @property
-    def end(self) -> Ints:
+    def end(self) -> Column:
         """End of the last kernel of each, int64 ns, own time."""
-        return self.start + self.duration
+        return Column(lambda rows: self.start[rows] + self.duration[rows])
 
     @property
-    def shape(self) -> Ints:
+    def shape(self) -> Column:
         """Launch shape of each, int64."""
-        return self.shapes[self.shape_code]
+        return Column(lambda rows: self.shapes[self.shape_code[rows]])
 
     def of_rank(self, owner: int) -> slice:
         """Rows of one rank."""
@@ -117,30 +128,31 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
     first, place, last_place = _kernels(trace, tl, ranks, names)
     count = len(place)
     owners = np.searchsorted(np.array(ranks), tl.ranks)
-    id_shift, shift = np.zeros(len(ranks), np.int64), np.zeros(len(ranks), np.int64)
-    id_shift[owners], shift[owners] = tl.first_id - tl.first[:-1], tl.shift
+    id_shift = np.zeros(len(ranks), np.int64)
+    id_shift[owners] = tl.first_id - tl.first[:-1]
     low, high = int(tl.stream_number.min(initial=0)), int(tl.stream_number.max(initial=0))
     streams = tl.stream_number.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
     start = room.empty(count, np.int64)
     owner, family = room.empty(count, narrowest(len(ranks))), room.empty(count, family_of_name.dtype)
     name_id, stream = room.empty(count, tl.name.dtype), room.empty(count, streams.dtype)
 
-    def gather(own: tuple[int, slice]) -> None:
-        index, part = own
-        at = place[part]
-        np.subtract(tl.start[at], shift[index], out=start[part])
-        owner[part] = index
-        name_id[part] = tl.name[at]
-        family[part] = family_of_name[name_id[part]]
-        stream[part] = streams[tl.stream[at]]
+    shapes = _ShapeCodes(count, room)
 
-    parts = [(index, part) for index in range(len(ranks)) for part in blocks(int(first[index]), int(first[index + 1]))]
-    with ThreadPoolExecutor(max(1, trace.threads - 1)) as others:
-        # Shapes come from the database, which is for this thread alone.
-        gathered = [others.submit(gather, part) for part in parts]
-        shape_code, shapes = _shapes(trace, ranks, place)
-        for one in gathered:
-            one.result()
+    def read(chosen: slice) -> None:
+        """Writes the columns of the operations of some ranks of the timeline."""
+        for rank in range(chosen.start, chosen.stop):
+            index = int(owners[rank])
+            for part in blocks(int(first[index]), int(first[index + 1])):
+                at = place[part]
+                np.subtract(tl.start[at], tl.shift[rank], out=start[part])
+                owner[part] = index
+                name_id[part] = tl.name[at]
+                family[part] = family_of_name[name_id[part]]
+                stream[part] = streams[tl.stream[at]]
+        shapes.read(trace, tl, chosen, place)
+
+    deque(each(read, portions(tl.first, trace.threads), trace.threads), 0)
+    shape_code, shape_numbers = shapes.done()
     duration = _lengths(trace, tl, place, last_place)
     operations = Operations(
         first=first,
@@ -154,7 +166,7 @@ def load_operations(trace: LoadedTrace, ranks: list[int]) -> Operations:
         name_id=name_id,
         stream=stream,
         shape_code=shape_code,
-        shapes=shapes,
+        shapes=shape_numbers,
         family=family,
         families=families,
         payload_code=None,
@@ -250,45 +262,68 @@ def _heads(event_id: Ints, follower: Ints, previous: Ints) -> tuple[Ints, Ints]:
     return rows[begins], last[begins]
 
 
-def _lengths(
-    trace: LoadedTrace, tl: Timeline, begins: Rows, ends: Rows
-) -> npt.NDArray[np.int32] | npt.NDArray[np.int64]:
-    """From the start of one kernel to the end of another, int64 where 32 bits are too few."""
-    for dtype in (np.int32, np.int64):
-        result = trace.room.empty(len(begins), dtype)
+def _lengths(trace: LoadedTrace, tl: Timeline, begins: Rows, ends: Rows) -> Lengths:
+    """From the start of one kernel to the end of another."""
+    kinds: tuple[npt.DTypeLike, ...] = (tl.length.dtype,) if begins is ends else (np.uint32, np.int64)
+    for kind in kinds:
+        result: Lengths = trace.room.empty(len(begins), kind)
+        limit = int(np.iinfo(result.dtype).max)
 
-        def fill(part: slice, result: npt.NDArray[Any] = result) -> int:
-            length = tl.end[ends[part]]
-            length -= tl.start[begins[part]]
+        def fill(part: slice, result: Lengths = result, limit: int = limit) -> bool:
+            """Whether all of these fit."""
+            length = tl.length[ends[part]]
+            if begins is not ends:
+                length = length + (tl.start[ends[part]] - tl.start[begins[part]])
             result[part] = length
-            return int(length.max())
+            return int(length.max()) <= limit
 
-        if max(each(fill, blocks(0, len(begins)), trace.threads), default=0) <= np.iinfo(dtype).max:
+        if all(list(each(fill, blocks(0, len(begins)), trace.threads))):
             break
     return result
 
 
-def _shapes(trace: LoadedTrace, ranks: list[int], place: Rows) -> tuple[Narrow, Ints]:
-    """Launch shapes of the kernels at ascending places of the timeline: a code for each, and the shapes, ascending."""
-    code: Narrow = trace.room.empty(len(place), np.uint8)
-    known: dict[int, int] = {}
-    low = 0
-    for batch in trace.db.sql(queries(SQL)["shapes"], params={"ranks": ranks}).to_arrow_reader(_BATCH_ROWS):
-        part = slice(*np.searchsorted(place, [low, low + batch.num_rows]))
-        own = batch.column(0).to_numpy()[place[part] - low]
-        low += batch.num_rows
-        begins = run_starts(own)
-        used, of_run = np.unique(own[begins], return_inverse=True)
-        codes = [known.setdefault(shape, len(known)) for shape in used.tolist()]
-        if len(known) - 1 > np.iinfo(code.dtype).max:
-            code = as_type(code, narrowest(len(known)), trace.room)
-        code[part] = np.repeat(np.array(codes, code.dtype)[of_run], np.diff(np.append(begins, len(own))))
-    shapes = np.array(list(known), np.int64)
-    ascending = np.empty(len(shapes), code.dtype)
-    ascending[np.argsort(shapes)] = np.arange(len(shapes))
-    for part in blocks(0, len(code)):
-        code[part] = ascending[code[part]]
-    return code, np.sort(shapes)
+class _ShapeCodes:
+    """Codes for the launch shapes of kernels, of which neighbours are mostly equal, read by several threads.
+
+    Args:
+        count: how many kernels there are.
+        room: where their codes lie.
+    """
+
+    def __init__(self, count: int, room: ArrayRoom) -> None:
+        self._room = room
+        self._code: Narrow = room.empty(count, np.uint8)
+        self._lock = threading.Lock()
+        self._known: dict[int, int] = {}
+
+    def read(self, trace: LoadedTrace, tl: Timeline, chosen: slice, place: Rows) -> None:
+        """Codes those of the kernels at ascending places of the timeline that belong to some of its ranks."""
+        ranks = tl.ranks[chosen].tolist()
+        low = int(tl.first[chosen.start])
+        asked = {"ranks": ranks, "first": ranks[0], "last": ranks[-1]}
+        with trace.db.cursor() as db:
+            for batch in db.sql(queries(SQL)["shapes"], params=asked).to_arrow_reader(_BATCH_ROWS):
+                # Of the same type: others would have all places copied.
+                part = slice(*np.searchsorted(place, np.array([low, low + batch.num_rows], np.int32)))
+                own = batch.column(0).to_numpy()[place[part] - low]
+                low += batch.num_rows
+                begins = run_starts(own)
+                used, of_run = np.unique(own[begins], return_inverse=True)
+                lengths = np.diff(np.append(begins, len(own)))
+                with self._lock:
+                    codes = [self._known.setdefault(shape, len(self._known)) for shape in used.tolist()]
+                    if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
+                        self._code = as_type(self._code, narrowest(len(self._known)), self._room)
+                    self._code[part] = np.repeat(np.array(codes, self._code.dtype)[of_run], lengths)
+
+    def done(self) -> tuple[Narrow, Ints]:
+        """(code of each, the shapes, ascending)."""
+        shapes = np.array(list(self._known), np.int64)
+        ascending = np.empty(len(shapes), self._code.dtype)
+        ascending[np.argsort(shapes)] = np.arange(len(shapes))
+        for part in blocks(0, len(self._code)):
+            self._code[part] = ascending[self._code[part]]
+        return self._code, np.sort(shapes)
 
 
 def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:

@@ -139,12 +139,7 @@ class Context:
 
     def places(self, part: slice) -> Ints:
         """Place on the timeline of the first kernel of each of a rank's operations."""
-        return self._places(part, self.operations.recorded.event_id)
-
-    def _places(self, part: slice, event_id: Ints) -> Ints:
-        tl, rank = self.timeline, self.rank_place(part)
-        result: Ints = event_id[part] + (tl.first[rank] - tl.first_id[rank])
-        return result
+        return self.operations.recorded.place[part].astype(np.int64)
 
     def _span(self, part: slice) -> tuple[Ints, Ints]:
         """Start and end of each of a rank's operations on the timeline's axis."""
@@ -285,7 +280,7 @@ class Context:
             lowest = found.order[self._first[instance]]
             used = self.used[lowest]
             instance, lowest = instance[used], lowest[used]
-            at = self.steps.member[self.timeline.places_of(recorded.event_id[lowest])]
+            at = self.steps.member[recorded.place[lowest]]
             result.append(Matched(number, in_set, tuple(ranks), instance, numbers[at], summed[at]))
         return result
 
@@ -418,7 +413,7 @@ class Context:
             place = self.rank_place(part)
             rank = int(tl.ranks[place])
             start, end = self._span(part)
-            last = begun_before(tl, place, self._places(part, found.recorded.last_event_id), end)
+            last = begun_before(tl, place, found.recorded.last_place[part].astype(np.int64), end)
             steps = np.flatnonzero(summed_step & (step_rank == rank))
             edges = [self.steps.window_start[steps], self.steps.window_end[steps]]
             low, high = tl.first[place : place + 2]
@@ -459,7 +454,7 @@ class Context:
                 if not other.any():
                     continue
                 start, end = self._span(part)
-                last = begun_before(tl, rank, self._places(part, self.operations.recorded.last_event_id), end)
+                last = begun_before(tl, rank, self.operations.recorded.last_place[part].astype(np.int64), end)
 
                 def hides(stretch: slice, other: Bools = other) -> Bools:
                     computes = (tl.kind[stretch] == KERNEL) & ~tl.is_collective[stretch]

@@ -7,7 +7,6 @@ import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
 from tracelens.analyses.step_search import Steps, search_steps
-from tracelens.analyses.timeline import timeline
 from tracelens.frames import Column, Schema
 from tracelens.trace import LoadedTrace
 from tracelens.units import plural
@@ -95,7 +94,7 @@ def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     calls, found = aligned_clock(trace).operations, search_steps(trace)
     if not bool(calls.accepted.any()) or rows.is_empty():
         return empty
-    row = found.member[timeline(trace).places_of(calls.recorded.event_id)]
+    row = found.member[calls.recorded.place]
     within = np.flatnonzero((row >= 0) & calls.accepted)
     wait, instance = calls.wait_ns[within], calls.instance[within]
     last = (wait == 0) & calls.instances.lead_known[instance]

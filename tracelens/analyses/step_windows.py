@@ -65,7 +65,7 @@ def cut_windows(tl: Timeline, occ: Occupancy, clock: AlignedClock, member: Codes
     sets = sets_of_place[place]
     ranks = tl.ranks[place]
     aligned_edge = clock.aligned(ranks, tl.own_time(place, edge))
-    shared = _shared_instances(tl, clock, member)
+    shared = _shared_instances(clock, member)
     step = number_steps(sets, place, aligned_edge, shared)
     has_next = np.zeros(len(edge), bool)
     has_next[:-1] = place[1:] == place[:-1]
@@ -158,10 +158,10 @@ def _sums_from(begins: Ints, values: npt.NDArray[Any]) -> Ints:
     return result
 
 
-def _shared_instances(tl: Timeline, clock: AlignedClock, member: Codes) -> pl.DataFrame:
+def _shared_instances(clock: AlignedClock, member: Codes) -> pl.DataFrame:
     """Which step holds which matched collective instance; of many, a share that is the same on all ranks."""
     found = clock.operations
-    step = member[tl.places_of(found.recorded.event_id)]
+    step = member[found.recorded.place]
     shared = np.flatnonzero((found.instance >= 0) & (step >= 0))
     steps = int(np.count_nonzero(np.bincount(step[shared], minlength=1)))
     share = max(len(shared) // max(steps, 1) // _VOTES, 1)

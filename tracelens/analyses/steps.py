@@ -124,7 +124,7 @@ def _collective_counts(trace: LoadedTrace, found: Steps) -> list[pl.Series]:
     """Operations, unmatched operations and waits per row of the table, by membership of an operation's first kernel."""
     calls = aligned_clock(trace).operations
     rows = found.table.height
-    row = found.member[timeline(trace).places_of(calls.recorded.event_id)]
+    row = found.member[calls.recorded.place]
     alone = np.bincount(row[(row >= 0) & (calls.instance < 0)], minlength=rows)
     waiting = (row >= 0) & calls.accepted
     waited = np.bincount(row[waiting], calls.wait_ns[waiting], minlength=rows).astype(np.int64)
