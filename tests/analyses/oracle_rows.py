@@ -140,7 +140,7 @@ def operations(job: Job, *, cuts=None, lost=()):
     )
 
 
-def aligned(job: Job, *, exports=None, utc=None, wanted="auto", **how):
+def aligned(job: Job, *, exports=None, utc=None, wanted="auto", room_bytes=1 << 40, threads=2, **how):
     """`align_operations` on the job: one file, or one per rank with session starts at `utc`."""
     from tracelens.analyses.alignment import align_operations
     from tracelens.analyses.matching_communicators import RankClock
@@ -153,8 +153,8 @@ def aligned(job: Job, *, exports=None, utc=None, wanted="auto", **how):
         for rank in range(ranks)
     ]
     first = [int(rows.start[rows.owner == rank].min()) - 1_000 for rank in range(ranks)]
-    room = ArrayRoom(1 << 40, Path(gettempdir()))
-    return align_operations(clocks, rows, first, wanted=wanted, room=room, threads=2)
+    room = ArrayRoom(room_bytes, Path(gettempdir()))
+    return align_operations(clocks, rows, first, wanted=wanted, room=room, threads=threads)
 
 
 def waits_of(alignment, ranks: int):

@@ -8,6 +8,15 @@ from hypothesis import strategies as st
 
 from tests.analyses.oracle_matching import waits
 from tests.analyses.oracle_rows import aligned, decode_job, side_by_side, waits_of, with_clocks
+from tracelens import array_room
+from tracelens.analyses import (
+    alignment_members,
+    blocks,
+    clock_joint,
+    matching_groups,
+    matching_instances,
+    matching_tracks,
+)
 from tracelens.analyses.alignment import Alignment, align
 from tracelens.errors import NotIdentifiableError
 from tracelens.simulate import CaptureSpec, write
@@ -88,14 +97,35 @@ def test_forty_kernels_lost_in_the_middle(loser):
     check_waits(job, alignment, 4)
 
 
-def test_two_replicas_are_two_communicators():
-    """Ranks 0-3 and 4-7 run the same model from the same moment on, and never meet."""
+@pytest.mark.parametrize("all_pairs", [64, 2])
+def test_two_replicas_are_two_communicators(all_pairs, monkeypatch):
+    """Ranks 0-3 and 4-7 run the same model from the same moment on, and never meet; all pairs compared, or few."""
+    monkeypatch.setattr(matching_groups, "_ALL_PAIRS", all_pairs)
     for seed, noise in enumerate((0.002, 0.01)):
         jobs = [decode_job(4, 40, 8, 20 + seed + 10 * k, compute_noise=noise, step_noise_ns=300) for k in range(2)]
         alignment = aligned(with_clocks(side_by_side(*jobs), np.arange(8) * 1_500.0))
         assert alignment.communicators["ranks"].to_list() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert [s.ranks for s in alignment.sets] == [(0, 1, 2, 3), (4, 5, 6, 7)]
         assert alignment.notices == ()
+
+
+def test_neither_threads_nor_blocks_nor_files_change_anything(monkeypatch):
+    """Four ranks, 300 instances, kernels lost by one: as a whole in memory, and in threads, small blocks and files."""
+    job = with_clocks(decode_job(4, 30, 8, 3), np.array([0.0, 9e3, -12e3, 4e3]), np.arange(4) * 5e-6)
+    lost = [(2, slice(100, 115))]
+    whole = aligned(job, lost=lost, threads=1)
+    for module, name in ((blocks, "BLOCK"), (matching_instances, "BLOCK"), (matching_tracks, "BLOCK")):
+        monkeypatch.setattr(module, name, 37)
+    monkeypatch.setattr(alignment_members, "_ROWS", 44)
+    monkeypatch.setattr(clock_joint, "_BLOCK_READINGS", 52)
+    monkeypatch.setattr(clock_joint, "_BLOCK_LEAST", 5)
+    monkeypatch.setattr(array_room, "_SMALL_BYTES", 1)
+    cut = aligned(job, lost=lost, threads=3, room_bytes=0)
+    assert cut.members.equals(whole.members)
+    assert cut.clock.equals(whole.clock)
+    assert cut.members["set_aside_reason"].null_count() < cut.members.height
+    for name in ("wait_ns", "accepted", "communicator"):
+        assert (getattr(cut.operations, name) == getattr(whole.operations, name)).all()
 
 
 def test_auto_refuses_to_fit_few_instances():
