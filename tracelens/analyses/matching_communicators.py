@@ -7,13 +7,14 @@ ranks whose sequences match are one communicator, and ranks linked by communicat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tracelens.analyses.clock import Clock, Floats, Ints, constant
-from tracelens.analyses.matching import match_at, match_ranks
+from tracelens.analyses.matching import PairMatch, match_at, match_ranks
 from tracelens.analyses.matching_groups import Part, group_family
 from tracelens.analyses.matching_tracks import INSTANCE_MINIMUM, WINDOW_BOOT_NS, WINDOW_ELSE_NS, WINDOW_EXPORT_NS
 
@@ -159,7 +160,7 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
     of_rank: list[list[Part]] = [[] for _ in ranks]
     for part in parts:
         of_rank[part.owner].append(part)
-    ambiguous = _tie_by_search(ranks, of_rank, frames)
+    ambiguous = _tie_by_search(ranks, of_rank, frames, threads)
     _tie_as_recorded(ranks, of_rank, frames, trust)
     groups = [
         group
@@ -183,11 +184,53 @@ def group_parts(ranks: Sequence[RankClock], parts: Sequence[Part], *, trust: boo
     return Grouping(communicators, sets, clocks, recorded, reasons)
 
 
-def _tie_by_search(ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames) -> set[int]:
+class _Matches:
+    """Matches of pairs of ranks, some of them begun ahead of their turn on other threads."""
+
+    def __init__(self, match: Callable[[int, int], PairMatch], count: int, threads: int) -> None:
+        self._match, self._count, self._threads = match, count, threads
+        self._begun: dict[tuple[int, int], Future[PairMatch]] = {}
+
+    def __enter__(self) -> _Matches:
+        self._pool = ThreadPoolExecutor(self._threads)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def of(self, other: int, index: int, *, ahead: bool) -> PairMatch:
+        """The match of two ranks; `ahead`: those of `other` and the ranks that follow are likely asked for next."""
+        if ahead and self._threads > 1:
+            for later in range(index, min(index + self._threads, self._count)):
+                if (other, later) not in self._begun:
+                    self._begun[other, later] = self._pool.submit(self._match, other, later)
+        begun = self._begun.pop((other, index), None)
+        return self._match(other, index) if begun is None else begun.result()
+
+
+def _tie_by_search(
+    ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]], frames: Frames, threads: int
+) -> set[int]:
     """Tie each rank to the sets before it by searching the offset; returns ranks for which it was ambiguous."""
+
+    def match(other: int, index: int) -> PairMatch:
+        one, two = ranks[other], ranks[index]
+        return match_ranks(
+            [part.track for part in of_rank[other]],
+            [part.track for part in of_rank[index]],
+            window_ns=one.window(two),
+            around_ns=one.recorded_difference(two) or 0,
+        )
+
+    with _Matches(match, len(ranks), threads) as matches:
+        return _tie_in_turn(of_rank, frames, matches)
+
+
+def _tie_in_turn(of_rank: Sequence[Sequence[Part]], frames: Frames, matches: _Matches) -> set[int]:
+    """The same, with the matches made."""
     ambiguous: set[int] = set()
     twins: set[int] = set()  # ranks that share all they have with one before: nobody shares more with them
-    for index in range(len(ranks)):
+    for index in range(len(of_rank)):
         if not any(len(part.track) >= INSTANCE_MINIMUM for part in of_rank[index]):
             continue
         met: dict[int, list[int]] = {}  # set -> members worth comparing with, the most recent first
@@ -196,17 +239,13 @@ def _tie_by_search(ranks: Sequence[RankClock], of_rank: Sequence[Sequence[Part]]
                 met.setdefault(frames.root[other], []).append(other)
         # The set that was joined last comes first: neighbours in rank mostly share a communicator.
         recent = frames.root[index - 1] if index else -1
+        # Where the rank before shares all it has with one, this rank and the next mostly do, too.
+        ahead = index == 1 or index - 1 in twins
         for root, members in sorted(met.items(), key=lambda item: item[0] != recent):
             if root == frames.root[index]:
                 continue
             for other in dict.fromkeys([*members[:_TRIED_MEMBERS], members[-1]]):
-                one, two = ranks[other], ranks[index]
-                match = match_ranks(
-                    [part.track for part in of_rank[other]],
-                    [part.track for part in of_rank[index]],
-                    window_ns=one.window(two),
-                    around_ns=one.recorded_difference(two) or 0,
-                )
+                match, ahead = matches.of(other, index, ahead=ahead), False
                 if match.status == "matched" and match.clock is not None:
                     frames.tie(other, index, match.clock)
                     if _all_partnered(index, other, of_rank, frames):
