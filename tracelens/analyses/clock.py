@@ -63,7 +63,10 @@ class Clock:
     def difference(self, time: Floats) -> Floats:
         """Own time minus reference time, in ns, at the own times `time`."""
         if len(self.offset) == 1:
-            return np.asarray(self.offset[0] + self.drift[0] * (time - self.t0), dtype=np.float64)
+            result = np.subtract(time, self.t0, dtype=np.float64)
+            result *= self.drift[0]
+            result += self.offset[0]
+            return np.asarray(result)
         segment = np.searchsorted(self.valid_from[1:], time, side="right")
         return np.asarray(self.offset[segment] + self.drift[segment] * (time - self.t0), dtype=np.float64)
 
