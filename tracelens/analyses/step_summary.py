@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.step_search import Steps, search_steps
 from tracelens.frames import Column, Schema
 from tracelens.trace import LoadedTrace
@@ -94,15 +95,19 @@ def _worst_ranks(trace: LoadedTrace, rows: pl.DataFrame) -> pl.DataFrame:
     calls, found = aligned_clock(trace).operations, search_steps(trace)
     if not bool(calls.accepted.any()) or rows.is_empty():
         return empty
-    row = found.member[calls.recorded.place]
-    within = np.flatnonzero((row >= 0) & calls.accepted)
-    wait, instance = calls.wait_ns[within], calls.instance[within]
-    last = (wait == 0) & calls.instances.lead_known[instance]
-    waited = np.bincount(instance, wait, minlength=1).astype(np.int64)
-    late = row[within[last]]
-    caused_ns = np.bincount(late, waited[instance[last]], minlength=found.table.height).astype(np.int64)
+    row_count = found.table.height
+    waited_ns, late = np.zeros(len(calls.instances), np.int64), np.full(len(calls.instances), -1, np.int32)
+    for part in blocks(0, len(calls)):
+        row = found.member[calls.recorded.place[part]]
+        within = np.flatnonzero((row >= 0) & calls.accepted[part])
+        row, wait, instance = row[within], calls.wait_ns[part][within], calls.instance[part][within]
+        np.add.at(waited_ns, instance, wait)
+        last = (wait == 0) & calls.instances.lead_known[instance]
+        late[instance[last]] = row[last]
+    named = np.flatnonzero(late >= 0)
+    caused_ns = np.bincount(late[named], waited_ns[named], minlength=row_count).astype(np.int64)
     caused = found.table.select("set", "step", "rank").with_columns(caused_ns=pl.Series(caused_ns))
-    caused = caused.filter(pl.Series(np.bincount(late, minlength=found.table.height) > 0))
+    caused = caused.filter(pl.Series(np.bincount(late[named], minlength=row_count) > 0))
     of_step = rows.select("set", "step", "phase", "rung").unique()
     return (
         caused.join(of_step, on=["set", "step"], how="inner")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracelens.analyses.aligned_clock import AlignedClock
-from tracelens.analyses.blocks import run_starts
+from tracelens.analyses.blocks import blocks, run_starts
 from tracelens.analyses.occupancy import Occupancy
 from tracelens.analyses.step_idle import LEAST_NS, STEPS_LONG, CommonIdle, common_idle
 from tracelens.analyses.step_numbering import number_steps
@@ -161,18 +161,21 @@ def _sums_from(begins: Ints, values: npt.NDArray[Any]) -> Ints:
 def _shared_instances(clock: AlignedClock, member: Codes) -> pl.DataFrame:
     """Which step holds which matched collective instance; of many, a share that is the same on all ranks."""
     found = clock.operations
-    step = member[found.recorded.place]
-    shared = np.flatnonzero((found.instance >= 0) & (step >= 0))
-    steps = int(np.count_nonzero(np.bincount(step[shared], minlength=1)))
-    share = max(len(shared) // max(steps, 1) // _VOTES, 1)
-    shared = shared[found.instance[shared] % share == 0]
-    return pl.DataFrame(
-        {
-            "communicator": found.communicator[shared],
-            "instance": found.instance[shared],
-            "step": step[shared].astype(np.int64),
-        }
-    )
+    total, held = 0, np.zeros(int(member.max(initial=-1)) + 1, bool)
+    for part in blocks(0, len(found)):
+        step = member[found.recorded.place[part]]
+        shared = (found.instance[part] >= 0) & (step >= 0)
+        total += int(np.count_nonzero(shared))
+        held[step[shared]] = True
+    share = max(total // max(int(np.count_nonzero(held)), 1) // _VOTES, 1)
+    columns: dict[str, list[npt.NDArray[Any]]] = {"communicator": [], "instance": [], "step": []}
+    for part in blocks(0, len(found)):
+        step, instance = member[found.recorded.place[part]], found.instance[part]
+        shared = (instance >= 0) & (step >= 0) & (instance % share == 0)
+        columns["communicator"].append(found.communicator[part][shared])
+        columns["instance"].append(instance[shared])
+        columns["step"].append(step[shared].astype(np.int64))
+    return pl.DataFrame({name: np.concatenate([np.empty(0, np.int32), *parts]) for name, parts in columns.items()})
 
 
 def _thresholds(sets: Ints, lengths: Ints, has_next: npt.NDArray[np.bool_], set_bound: int) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.analyses.aligned_clock import aligned_clock
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.exposure import exposure
 from tracelens.analyses.gap_causes import CAUSES
 from tracelens.analyses.gap_search import Gaps, search_gaps
@@ -16,7 +17,7 @@ from tracelens.analyses.overhead import profiler_overhead
 from tracelens.analyses.selection import select
 from tracelens.analyses.step_search import Steps, find_steps, search_steps, selected_steps, step_windows
 from tracelens.analyses.step_summary import SUMMARY, sentences, summarise
-from tracelens.analyses.timeline import timeline
+from tracelens.analyses.timeline import Ints, timeline
 from tracelens.frames import Column, Notice, Result, Schema
 from tracelens.trace import LoadedTrace
 
@@ -123,16 +124,25 @@ def _figures(trace: LoadedTrace) -> pl.DataFrame:
 def _collective_counts(trace: LoadedTrace, found: Steps) -> list[pl.Series]:
     """Operations, unmatched operations and waits per row of the table, by membership of an operation's first kernel."""
     calls = aligned_clock(trace).operations
-    rows = found.table.height
-    row = found.member[calls.recorded.place]
-    alone = np.bincount(row[(row >= 0) & (calls.instance < 0)], minlength=rows)
-    waiting = (row >= 0) & calls.accepted
-    waited = np.bincount(row[waiting], calls.wait_ns[waiting], minlength=rows).astype(np.int64)
-    known = np.bincount(row[waiting], minlength=rows) > 0
+    count = np.zeros((4, found.table.height), np.int64)
+
+    def counted(part: slice) -> Ints:
+        """[operations, unmatched ones, accepted ones, their waits in ns; rows]"""
+        row = found.member[calls.recorded.place[part]]
+        alone, waiting = calls.instance[part] < 0, calls.accepted[part]
+        shown = row >= 0
+        row, alone, waiting, wait_ns = row[shown], alone[shown], waiting[shown], calls.wait_ns[part][shown]
+        weights = (None, alone, waiting, wait_ns)
+        # The sums of a block are far below 2^53, up to which numbers of bincount are exact.
+        return np.array([np.bincount(row, one, minlength=count.shape[1]) for one in weights]).astype(np.int64)
+
+    for one in each(counted, blocks(0, len(calls)), trace.threads):
+        count += one
+    wait_ns = pl.when(pl.Series(count[2] > 0)).then(pl.Series(count[3])).alias("wait_ns")
     return [
-        pl.Series("collective_count", np.bincount(row[row >= 0], minlength=rows)),
-        pl.Series("unmatched_count", alone),
-        pl.select(pl.when(pl.Series(known)).then(pl.Series(waited)).alias("wait_ns")).to_series(),
+        pl.Series("collective_count", count[0]),
+        pl.Series("unmatched_count", count[1]),
+        pl.select(wait_ns).to_series(),
     ]
 
 
