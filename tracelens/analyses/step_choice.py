@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.analyses.step_closings import cut_segments, landmarks
-from tracelens.analyses.step_cycles import contents_of
+from tracelens.analyses.step_closings import contents_of_steps, cut_segments, landmarks
 from tracelens.analyses.step_kernels import by_anchor, by_period
 from tracelens.analyses.step_markers import OUTSIDE, Marking, by_range, nothing
 from tracelens.analyses.step_replays import by_replay
@@ -77,11 +76,12 @@ def _marked_share(tl: Timeline, marking: Marking) -> float:
         return 1.0
     marks = landmarks(tl)
     segments = cut_segments(marks, marks.read_back, through=False)
-    member = segments.member
-    kernels = np.flatnonzero((tl.kind == KERNEL) & (member >= 0))
-    content = contents_of(tl.name[kernels], member[kernels], len(segments))
+    member = segments.member()
+    _, content = contents_of_steps(tl, member, len(segments))
     range_of = np.full(len(segments), OUTSIDE, np.int32)
-    range_of[member[kernels]] = marking.member[kernels]
+    for part in tl.stretches():
+        kernels = np.flatnonzero((tl.kind[part] == KERNEL) & (member[part] >= 0))
+        range_of[member[part][kernels]] = marking.member[part][kernels]
     same = (content[1:] == content[:-1]) & (range_of[1:] == range_of[:-1]) & (range_of[1:] >= 0)
     return 1.0 - np.count_nonzero(same) / max(len(segments), 1)
 

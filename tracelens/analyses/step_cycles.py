@@ -72,7 +72,7 @@ def cycle_starts(
         allowed &= np.bincount(code, only, minlength=len(kinds)) > 0
     candidates = np.flatnonzero(allowed)
     candidates = candidates[np.lexsort((first[candidates], count[candidates]))][:_CANDIDATES]
-    mixed = _scrambled(code)
+    mixed = scrambled(code)
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
     order = np.argsort(code, kind="stable")
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
@@ -92,23 +92,21 @@ def regularity_at(tokens: npt.NDArray[np.integer], groups: npt.NDArray[np.intege
     """Share of a sequence in stretches, cut at `places`, that are like others of their rank."""
     if len(places) == 0:
         return 0.0
-    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_scrambled(tokens), dtype=np.uint64)])
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(scrambled(tokens), dtype=np.uint64)])
     return _regularity(places, groups, running)[0]
 
 
 def regularity_of(
-    tokens: npt.NDArray[np.integer], stretch: npt.NDArray[np.integer], groups: npt.NDArray[np.integer]
+    lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[np.integer]
 ) -> tuple[float, int]:
     """(share of the tokens in stretches like others of their rank, usual length).
 
     Args:
-        tokens: [n] what ran.
-        stretch: [n] the stretch of each token.
-        groups: [stretches] rank of each stretch, ascending.
+        lengths: [stretches] number of tokens.
+        contents: [stretches] a hash of the tokens.
+        groups: [stretches] rank of each, ascending.
     """
     count = len(groups)
-    lengths = np.bincount(stretch, minlength=count)
-    contents = contents_of(tokens, stretch, count)
     # The capture cuts the first and the last stretch of a rank: those need not be like others.
     change = groups[1:] != groups[:-1]
     edge = np.concatenate([np.ones(min(count, 1), bool), change]) | np.concatenate(
@@ -119,15 +117,6 @@ def regularity_of(
     counted = fits | ~edge
     total = int(lengths[counted].sum())
     return (float(lengths[fits].sum()) / total if total else 0.0), usual
-
-
-def contents_of(
-    tokens: npt.NDArray[np.integer], stretch: npt.NDArray[np.integer], count: int
-) -> npt.NDArray[np.uint64]:
-    """A hash of the tokens in each of `count` stretches, whatever their order."""
-    contents = np.zeros(count, np.uint64)
-    np.add.at(contents, stretch, _scrambled(tokens))
-    return contents
 
 
 def _alike(lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[np.integer], usual: int) -> Flags:
@@ -157,7 +146,7 @@ def _coded(
     return kinds, first, code, every[kinds]
 
 
-def _scrambled(code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+def scrambled(code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
     """A number per token whose sums over different stretches do not agree by chance."""
     value = (code.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     value ^= value >> np.uint64(32)

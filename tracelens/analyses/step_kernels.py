@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.analyses.replays import find_replays
-from tracelens.analyses.step_closings import SUBSTANTIAL, Landmarks, Segments, cut_segments, landmarks
+from tracelens.analyses.step_closings import (
+    SUBSTANTIAL,
+    Landmarks,
+    Segments,
+    contents_of_steps,
+    cut_segments,
+    landmarks,
+)
 from tracelens.analyses.step_cycles import Cycles, cycle_starts, regularity_at, regularity_of
 from tracelens.analyses.step_markers import SQL, Marking, blank_steps, nothing
 from tracelens.analyses.step_replays import steps_from
-from tracelens.analyses.timeline import KERNEL, Flags, Ints, Timeline
+from tracelens.analyses.timeline import KERNEL, Codes, Flags, Ints, Timeline
 from tracelens.errors import SelectionError, UsageError
 from tracelens.ruleset.spelling import short_name
 
@@ -94,7 +102,7 @@ def by_period(tl: Timeline) -> Marking:
         cycles is None or len(closed.segments) < _MANY * len(cycles.places) or cycles.regularity < closed.regularity
     ):
         steps = blank_steps(closed.segments.place)
-        return Marking("period", closed.segments.member, steps, closed.regularity, closed.detail)
+        return Marking("period", closed.segments.member(), steps, closed.regularity, closed.detail)
     if cycles is None or cycles.length < _LEAST_KERNELS:
         return nothing("period", tl, "the kernel sequence does not repeat")
     name = tl.names["name"][cycles.token]
@@ -116,7 +124,7 @@ def _closed_cycles(tl: Timeline) -> _Closed | None:
     marks = landmarks(tl)
     found = []
     for closes, what, through in ((marks.read_back, "read-back", False), (marks.sampling, "sampling group", True)):
-        if not bool(closes.any()):
+        if len(closes) == 0:
             continue
         segments = cut_segments(marks, closes, through=through)
         regularity, usual = _likeness(tl, segments)
@@ -130,18 +138,17 @@ def _closed_cycles(tl: Timeline) -> _Closed | None:
 
 def _likeness(tl: Timeline, segments: Segments) -> tuple[float, int]:
     """(share of kernels in steps like others of their rank, usual number of kernels in a step)."""
-    member = segments.member
-    held = np.flatnonzero((member >= 0) & (tl.kind == KERNEL))
-    return regularity_of(tl.name[held], member[held], segments.place) if len(held) else (0.0, 0)
+    lengths, contents = contents_of_steps(tl, segments.member(), len(segments))
+    return regularity_of(lengths, contents, segments.place) if bool(lengths.any()) else (0.0, 0)
 
 
-def _in_issue_order(tl: Timeline, wanted: Flags) -> Ints:
+def _in_issue_order(tl: Timeline, wanted: Flags) -> Codes | Ints:
     """Places of the wanted events, in issue order; those of one launch by their start."""
     units = find_replays(tl).units
     if len(units) == len(tl):
         return units.order[wanted[units.order]]
-    sizes = units.size
-    events = np.repeat(units.first - np.cumsum(sizes) + sizes, sizes) + np.arange(len(tl))
+    sizes = units.sizes(slice(None)).astype(np.int64)
+    events = np.repeat(units.bounds[units.order] - np.cumsum(sizes) + sizes, sizes) + np.arange(len(tl))
     return events[wanted[events]]
 
 
@@ -168,14 +175,14 @@ def _idle_before(tl: Timeline) -> Ints:
 
 
 def _marking(
-    marker: str, tl: Timeline, begins: Ints, regularity: float, detail: str, marks: Landmarks | None
+    marker: str, tl: Timeline, begins: Codes | Ints, regularity: float, detail: str, marks: Landmarks | None
 ) -> Marking:
     """Steps that begin with the launches of the events `begins`; a kernel inside a replay begins with its replay.
 
     With landmarks, a beginning moves back to just after the read-back before it, if no forward pass lies between.
     """
     replays = find_replays(tl)
-    at = replays.units.of_events(begins)
+    at: Ints = replays.units.of_events(begins).astype(np.int64)
     replay = replays.units.replay[at]
     if len(replays):
         at = np.where(replay >= 0, replays.first[np.maximum(replay, 0)], at)
@@ -187,18 +194,22 @@ def _marking(
 
 
 def _after_read_back(marks: Landmarks, begins: Ints) -> Ints:
-    closing = np.flatnonzero(cut_segments(marks, marks.read_back, through=False).closes)
+    units = marks.units
+    closing = cut_segments(marks, marks.read_back, through=False).closing
     if len(closing) == 0 or len(begins) == 0:
         return begins
-    place = marks.units.place
     # The capture's beginning stands for the read-back before a rank's first step.
-    opening = np.flatnonzero(np.concatenate([np.ones(1, bool), place[1:] != place[:-1]])) - 1
-    closing = np.union1d(closing, opening)
-    kernels = np.cumsum(np.where(marks.units.replay >= 0, marks.units.size, marks.eager_kernels))
-    usual = float(np.median(np.diff(kernels[begins]))) if len(begins) > 1 else 0.0
+    closing = np.union1d(closing, units.first[:-1] - 1)
     last = closing[np.searchsorted(closing, begins) - 1]
+
+    def kernels(part: slice) -> tuple[npt.NDArray[np.integer], ...]:
+        return (np.where(units.replay[part] >= 0, units.sizes(part), marks.eager_kernels(part)),)
+
+    usual = float(np.median(units.sums(begins + 1, kernels)[0, :-1])) if len(begins) > 1 else 0.0
+    points = np.union1d(begins, last + 1)
+    passed = np.cumsum(np.append(0, units.sums(points, kernels)[0]))
+    between: Ints = passed[np.searchsorted(points, begins)] - passed[np.searchsorted(points, last + 1)]
     previous = np.concatenate([np.full(1, -2), begins[:-1]])
     # `last` may be the end of the rank before, whose next unit is this rank's first.
-    between: Ints = kernels[begins - 1] - np.where(last >= 0, kernels[last], 0)
-    near = (last >= previous) & (place[last + 1] == place[begins]) & (between < SUBSTANTIAL * usual)
+    near = (last >= previous) & (units.places(last + 1) == units.places(begins)) & (between < SUBSTANTIAL * usual)
     return np.where(near & (begins > 0), last + 1, begins)

@@ -16,14 +16,14 @@ from tracelens.analyses.replays import Replays, Units, find_replays
 from tracelens.analyses.step_closings import Landmarks, Segments, cut_segments, landmarks
 from tracelens.analyses.step_cycles import cycle_starts
 from tracelens.analyses.step_markers import OUTSIDE, Marking, blank_steps, nothing
-from tracelens.analyses.timeline import GRAPH, Codes, Flags, Ints, Timeline
+from tracelens.analyses.timeline import GRAPH, Codes, Ints, Timeline
 
 _FITS = 0.8
 
 
 def by_replay(tl: Timeline) -> Marking:
     """Steps from the cycles of graph replays."""
-    if not bool((tl.in_graph | (tl.kind == GRAPH)).any()):
+    if not any(bool((tl.in_graph[part] | (tl.kind[part] == GRAPH)).any()) for part in tl.stretches()):
         return nothing("graph", tl, "no graph replays")
     replays = find_replays(tl)
     if len(replays) < 2:
@@ -34,7 +34,8 @@ def by_replay(tl: Timeline) -> Marking:
     best = _better(by_copy, by_sample)
     silent = _silent_ranks(best, replays)
     if best.regularity >= _FITS and len(silent):
-        closes = (marks.read_back if best is by_copy else marks.sampling) | _borrowed(best, replays, silent)
+        own = marks.read_back if best is by_copy else marks.sampling
+        closes = np.union1d(own, _borrowed(best, replays, silent))
         best = _cut(replays, marks, closes, "read-back of one rank")
     if best.regularity < _FITS:
         cycle = _by_first_replay(tl, replays)
@@ -60,10 +61,10 @@ class _Cut:
 
     def marking(self) -> Marking:
         """The cut as a marking."""
-        return Marking("graph", self.segments.member, self.words, self.regularity, self.detail)
+        return Marking("graph", self.segments.member(), self.words, self.regularity, self.detail)
 
 
-def _cut(replays: Replays, marks: Landmarks, closes: Flags, what: str) -> _Cut:
+def _cut(replays: Replays, marks: Landmarks, closes: Ints, what: str) -> _Cut:
     """Steps that end with the last of each group of `closes` (read-backs, or sampling kernels)."""
     segments = cut_segments(marks, closes, through=what != "read-back")
     words, size = _words(segments, replays)
@@ -148,7 +149,7 @@ def _silent_ranks(cut: _Cut, replays: Replays) -> Ints:
     return result
 
 
-def _borrowed(cut: _Cut, replays: Replays, silent: Ints) -> Flags:
+def _borrowed(cut: _Cut, replays: Replays, silent: Ints) -> Ints:
     """Closings for ranks without any: before each graph that begins a cycle, and nothing but that, on the others."""
     step = cut.segments.replay_step
     told = np.flatnonzero((step >= 0) & ~np.isin(replays.place, silent))
@@ -162,9 +163,8 @@ def _borrowed(cut: _Cut, replays: Replays, silent: Ints) -> Flags:
     at = np.flatnonzero(np.isin(replays.place, silent) & np.isin(replays.signature, opening))
     at = at[at > 0]
     at = at[replays.place[at] == replays.place[at - 1]]
-    closes = np.zeros(len(replays.units), bool)
-    closes[replays.last[at - 1]] = True
-    return closes
+    result: Ints = replays.last[at - 1]
+    return result
 
 
 def _by_first_replay(tl: Timeline, replays: Replays) -> Marking:
@@ -179,10 +179,7 @@ def _by_first_replay(tl: Timeline, replays: Replays) -> Marking:
 
 def steps_from(units: Units, begins: Ints) -> tuple[pl.DataFrame, Codes]:
     """(steps, member) where each step begins at a unit, by its place in issue order, and lasts until the next."""
-    place = units.place
-    opened = np.zeros(len(units), bool)
-    opened[begins] = True
-    number = np.cumsum(opened) - 1
-    step_place = place[np.flatnonzero(opened)]
-    held = (number >= 0) & (step_place[np.maximum(number, 0)] == place)
-    return blank_steps(step_place), units.to_events(np.where(held, number, OUTSIDE).astype(np.int32))
+    opens = np.union1d(begins, units.first[:-1])
+    begun = np.isin(opens, begins)
+    number = np.where(begun, np.cumsum(begun) - 1, OUTSIDE).astype(np.int32)
+    return blank_steps(units.places(begins)), units.to_events(opens, number)
