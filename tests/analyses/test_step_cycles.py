@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.analyses.step_cycles import Cycles, cycle_starts, regularity_at
+from tracelens.array_room import ArrayRoom
+
+ROOM = ArrayRoom(1 << 20, Path())
 
 
 def cycles(text: str, ranks: int = 1) -> Cycles | None:
     """One letter per kernel, the same on every rank."""
     tokens = np.array([ord(letter) for letter in text] * ranks, np.int64)
-    return cycle_starts(tokens, np.repeat(np.arange(ranks), len(text)))
+    return cycle_starts(ROOM, tokens, np.repeat(np.arange(ranks), len(text)))
 
 
 @pytest.mark.parametrize("layers", [4, 32, 126])
@@ -57,7 +62,7 @@ def test_nothing_repeats() -> None:
 def test_a_cut_that_fits_half_of_the_sequence_says_so() -> None:
     tokens = np.array([ord(letter) for letter in "eab" * 10 + "uvwxyzklmnopqrstcdfghij123456"], np.int64)
     places = np.flatnonzero(tokens == ord("e"))
-    assert regularity_at(tokens, np.zeros(len(tokens), np.int64), places) < 0.8
+    assert regularity_at(ROOM, tokens, np.zeros(len(tokens), np.int64), places) < 0.8
 
 
 @given(st.text("abc", min_size=1, max_size=6), st.integers(2, 20), st.integers(4, 9), st.integers(0, 5))

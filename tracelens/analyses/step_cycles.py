@@ -9,13 +9,16 @@ its places; the split is a cycle if its stretches repeat each other and none is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks, run_starts
 from tracelens.analyses.timeline import Flags, Ints
+from tracelens.array_room import ArrayRoom
 
 _LEAST_CYCLES = 3
 _CANDIDATES = 200
@@ -50,50 +53,68 @@ class Cycles:
 
 
 def cycle_starts(
+    room: ArrayRoom,
     tokens: npt.NDArray[np.integer | np.unsignedinteger],
     groups: npt.NDArray[np.integer],
-    idle_before: Ints | None = None,
+    idle_before: Callable[[Ints], Ints] | None = None,
     only: Flags | None = None,
 ) -> Cycles | None:
     """The cycles of a sequence, or None where nothing repeats.
 
     Args:
+        room: for what has an element for each token.
         tokens: [n] what ran, in order within each group.
         groups: [n] rank of each, ascending.
-        idle_before: ns [n] that the device idled before each; a cycle begins where that is largest.
-        only: bool [n], tokens that may begin a cycle.
+        idle_before: ns that the device idled before the tokens at some places; a cycle begins where that is largest.
+        only: bool [values of a token], tokens that may begin a cycle.
     """
     if len(tokens) < _LEAST_CYCLES:
         return None
-    kinds, first, code, count = _coded(tokens)
-    group_count = int(np.count_nonzero(groups[1:] != groups[:-1])) + 1
+    kinds, first, code, count = _coded(room, tokens)
+    group_count = 1 + sum(len(run_starts(groups[part.start - 1 : part.stop])) - 1 for part in blocks(1, len(groups)))
     allowed = count >= _LEAST_CYCLES * group_count
     if only is not None:
-        allowed &= np.bincount(code, only, minlength=len(kinds)) > 0
+        allowed &= only[kinds]
     candidates = np.flatnonzero(allowed)
     candidates = candidates[np.lexsort((first[candidates], count[candidates]))][:_CANDIDATES]
-    mixed = scrambled(code)
-    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
-    order = np.argsort(code, kind="stable")
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(count)])
+    running = _running(room, code)
     for token in candidates.tolist():
-        places = order[bounds[token] : bounds[token + 1]]
+        places = _places_of(code, token)
         regularity, length = _regularity(places, groups, running)
         if regularity < 0.8 or _inner_period(code, places, groups, running):
             continue
-        chosen = _beginning(count, order, bounds, token, groups, group_count, running, idle_before, only)
-        places = order[bounds[chosen] : bounds[chosen + 1]]
-        regularity, length = _regularity(places, groups, running)
+        chosen = token
+        if idle_before is not None:
+            chosen = _beginning(count, code, token, groups, group_count, running, idle_before)
+        if chosen != token:
+            places = _places_of(code, chosen)
+            regularity, length = _regularity(places, groups, running)
         return Cycles(places, int(kinds[chosen]), length, regularity)
     return None
 
 
-def regularity_at(tokens: npt.NDArray[np.integer], groups: npt.NDArray[np.integer], places: Ints) -> float:
+def _places_of(code: npt.NDArray[np.integer], token: int) -> Ints:
+    found = [part.start + np.flatnonzero(code[part] == token) for part in blocks(0, len(code))]
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _running(room: ArrayRoom, code: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Hash of the tokens before each place, uint64 [n + 1]; those of two places differ by what lies between."""
+    result = room.empty(len(code) + 1, np.uint64)
+    result[0] = 0
+    for part in blocks(0, len(code)):
+        after = slice(part.start + 1, part.stop + 1)
+        np.add(np.cumsum(scrambled(code[part]), dtype=np.uint64), result[part.start], out=result[after])
+    return result
+
+
+def regularity_at(
+    room: ArrayRoom, tokens: npt.NDArray[np.integer], groups: npt.NDArray[np.integer], places: Ints
+) -> float:
     """Share of a sequence in stretches, cut at `places`, that are like others of their rank."""
     if len(places) == 0:
         return 0.0
-    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(scrambled(tokens), dtype=np.uint64)])
-    return _regularity(places, groups, running)[0]
+    return _regularity(places, groups, _running(room, tokens))[0]
 
 
 def regularity_of(
@@ -128,21 +149,25 @@ def _alike(lengths: Ints, contents: npt.NDArray[np.uint64], groups: npt.NDArray[
 
 
 def _coded(
-    tokens: npt.NDArray[np.integer | np.unsignedinteger],
+    room: ArrayRoom, tokens: npt.NDArray[np.integer | np.unsignedinteger]
 ) -> tuple[npt.NDArray[Any], Ints, npt.NDArray[np.integer], Ints]:
     """(distinct tokens ascending, first place of each, code of each place, count of each)."""
     small = np.can_cast(tokens.dtype, np.int64) and int(tokens.min()) >= 0 and int(tokens.max()) < _CODES
     if not small:
         kinds, first, code, count = np.unique(tokens, return_index=True, return_inverse=True, return_counts=True)
         return kinds, first, code, count
-    every = np.bincount(tokens)
+    every = np.zeros(int(tokens.max()) + 1, np.int64)
+    for part in blocks(0, len(tokens)):
+        every += np.bincount(tokens[part], minlength=len(every))
     kinds = np.flatnonzero(every)
-    number = np.zeros(len(every), np.uint16)
-    number[kinds] = np.arange(len(kinds), dtype=np.uint16)
-    code = number[tokens]
+    number = np.zeros(len(every), np.min_scalar_type(len(kinds)))
+    number[kinds] = np.arange(len(kinds))
+    code = room.empty(len(tokens), number.dtype)
     first = np.zeros(len(kinds), np.int64)
     # The last write stands: going backwards leaves the first place.
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    for part in reversed(list(blocks(0, len(tokens)))):
+        code[part] = number[tokens[part]]
+        first[code[part][::-1]] = np.arange(part.stop - 1, part.start - 1, -1)
     return kinds, first, code, every[kinds]
 
 
@@ -208,30 +233,24 @@ def _inner_period(
 
 def _beginning(
     count: Ints,
-    order: Ints,
-    bounds: Ints,
+    code: npt.NDArray[np.integer],
     token: int,
     groups: npt.NDArray[np.integer],
     group_count: int,
     running: npt.NDArray[np.uint64],
-    idle_before: Ints | None,
-    only: Flags | None,
+    idle_before: Callable[[Ints], Ints],
 ) -> int:
     """Of the tokens that come once per cycle as `token` does, the one before which the device idles most.
 
     Where it idles before none of them, the smallest token: a choice that does not hang on where the capture began.
     """
-    if idle_before is None:
-        return token
     slack = 2 * group_count
     best, best_ns = -1, -1
     for other in np.flatnonzero(np.abs(count - count[token]) <= slack).tolist():
-        places = order[bounds[other] : bounds[other + 1]]
-        if only is not None and not bool(only[places].all()):
-            continue
+        places = _places_of(code, other)
         if _regularity(places, groups, running)[0] < 0.8:
             continue
-        idle_ns = int(np.median(idle_before[places]))
+        idle_ns = int(np.median(idle_before(places)))
         if idle_ns < _IDLE_NS:
             idle_ns = 0
         if idle_ns > best_ns:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.analyses.blocks import blocks, each
 from tracelens.analyses.replays import find_replays
 from tracelens.analyses.step_closings import (
     SUBSTANTIAL,
@@ -65,10 +67,12 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
     wanted = tl.names["name"].is_in(found["name"].implode())
     if pattern is None:
         wanted &= ~tl.names["name"].str.contains(NOT_EMBEDDING)
-    kernels = _in_issue_order(tl, tl.kind == KERNEL)
-    tokens, groups = tl.name[kernels], tl.rank_place[kernels]
-    hits = wanted.to_numpy()[tokens]
-    if not bool(hits.any()):
+    kernels = _in_issue_order(tl, lambda events: tl.kind[events] == KERNEL)
+    tokens, groups = _gathered(tl, tl.name, kernels), _gathered(tl, tl.rank_place, kernels)
+    hits = wanted.to_numpy()
+    found_at = [part.start + np.flatnonzero(hits[tokens[part]]) for part in blocks(0, len(tokens))]
+    places = np.concatenate([np.empty(0, np.int64), *found_at])
+    if len(places) == 0:
         if pattern is None:
             return nothing("anchor", tl, "no embedding kernel")
         raise SelectionError(
@@ -76,10 +80,9 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
             "`tracelens bucket --kernels` lists the names of the capture",
         )
     if pattern is not None:
-        places = np.flatnonzero(hits)
-        regularity = regularity_at(tokens, groups, places)
+        regularity = regularity_at(trace.room, tokens, groups, places)
         return _marking("anchor", tl, kernels[places], regularity, f"kernels that match {pattern!r}", None)
-    cycles = cycle_starts(tokens, groups, only=hits)
+    cycles = cycle_starts(trace.room, tokens, groups, only=hits)
     if cycles is None:
         return nothing("anchor", tl, "embedding kernels do not come once per step")
     closed = _closed_cycles(tl)
@@ -93,9 +96,9 @@ def by_anchor(trace: LoadedTrace, tl: Timeline, pattern: str | None) -> Marking:
 
 def by_period(tl: Timeline) -> Marking:
     """Steps from the period of the kernel sequence: cut at read-backs or sampling groups, else by the sequence alone."""
-    kernels = _in_issue_order(tl, _on_main_stream(tl))
-    tokens, groups = tl.name[kernels], tl.rank_place[kernels]
-    cycles: Cycles | None = cycle_starts(tokens, groups, idle_before=_idle_before(tl)[kernels])
+    main = _main_streams(tl)
+    kernels = _in_issue_order(tl, lambda events: (tl.kind[events] == KERNEL) & main[tl.stream[events]])
+    cycles = _cycles(tl, kernels)
     closed = _closed_cycles(tl)
     # Several read-backs in each cycle of the sequence: some are taken in the middle of a step.
     if closed is not None and (
@@ -108,6 +111,13 @@ def by_period(tl: Timeline) -> Marking:
     name = tl.names["name"][cycles.token]
     detail = f"a period of {cycles.length} kernels from {short_name(name)} on"
     return _marking("period", tl, kernels[cycles.places], cycles.regularity, detail, landmarks(tl))
+
+
+def _cycles(tl: Timeline, kernels: Codes) -> Cycles | None:
+    """The cycles of kernels in issue order, each from where the device idles most."""
+    tokens, groups = _gathered(tl, tl.name, kernels), _gathered(tl, tl.rank_place, kernels)
+    idle = _idle_before(tl)
+    return cycle_starts(tl.trace.room, tokens, groups, lambda places: idle[kernels[places]])
 
 
 class _Closed:
@@ -142,35 +152,60 @@ def _likeness(tl: Timeline, segments: Segments) -> tuple[float, int]:
     return regularity_of(lengths, contents, segments.place) if bool(lengths.any()) else (0.0, 0)
 
 
-def _in_issue_order(tl: Timeline, wanted: Flags) -> Codes | Ints:
+def _in_issue_order(tl: Timeline, wanted: Callable[[Ints], Flags]) -> Codes:
     """Places of the wanted events, in issue order; those of one launch by their start."""
     units = find_replays(tl).units
-    if len(units) == len(tl):
-        return units.order[wanted[units.order]]
-    sizes = units.sizes(slice(None)).astype(np.int64)
-    events = np.repeat(units.bounds[units.order] - np.cumsum(sizes) + sizes, sizes) + np.arange(len(tl))
-    return events[wanted[events]]
+    events: Codes = tl.trace.room.empty(len(tl), np.int32)
+
+    def of_block(part: slice) -> Ints:
+        sizes = units.sizes(part)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        own: Ints = np.repeat(units.bounds[units.order[part]] - ends + sizes, sizes) + np.arange(ends[-1])
+        return own[wanted(own)]
+
+    # As many blocks as of events: launches differ in size, but not by that much.
+    at_once = -(-len(units) // max(len(list(tl.stretches())), 1))
+    count = 0
+    for found in each(of_block, blocks(0, len(units), at_once), tl.trace.threads):
+        events[count : count + len(found)] = found
+        count += len(found)
+    return events[:count]
 
 
-def _on_main_stream(tl: Timeline) -> Flags:
-    """Kernels of the stream with most kernel time on each rank."""
-    kernel = tl.kind == KERNEL
-    spent = np.bincount(tl.stream[kernel], tl.length[kernel], minlength=len(tl.stream_number))
-    main = np.zeros(len(tl.stream_number), bool)
+def _gathered(tl: Timeline, values: npt.NDArray[Any], places: Codes) -> npt.NDArray[Any]:
+    """The values at some places."""
+    result = tl.trace.room.empty(len(places), values.dtype)
+    for part in blocks(0, len(places)):
+        result[part] = values[places[part]]
+    return result
+
+
+def _main_streams(tl: Timeline) -> Flags:
+    """Whether each stream is the one with most kernel time on its rank."""
+    spent = np.zeros(len(tl.stream_number))
+    for part in tl.stretches():
+        length = np.where(tl.kind[part] == KERNEL, tl.length[part], 0)
+        spent += np.bincount(tl.stream[part], length, minlength=len(spent))
+    main = np.zeros(len(spent), bool)
     # Streams ascend by rank; of equals the first.
     by_rank = np.lexsort((np.arange(len(spent)), -spent, tl.stream_rank))
     ranks = tl.stream_rank[by_rank]
     main[by_rank[np.concatenate([np.ones(min(len(ranks), 1), bool), ranks[1:] != ranks[:-1]])]] = True
-    result: Flags = kernel & main[tl.stream]
-    return result
+    return main
 
 
 def _idle_before(tl: Timeline) -> Ints:
     """Idle time of the device right before each event; 0 where it was busy, and at a rank's first event."""
-    reached = np.maximum.accumulate(tl.start + tl.length)
-    result = np.zeros(len(tl), np.int64)
-    result[1:] = np.maximum(tl.start[1:] - reached[:-1], 0)
-    result[tl.first[:-1]] = 0
+    result: Ints = tl.trace.room.empty(len(tl), np.int64)
+    rank_starts = set(tl.first[:-1].tolist())
+    reached = 0
+    for part in tl.stretches():
+        start = tl.start[part]
+        if part.start in rank_starts:
+            reached = int(start[0])
+        before = np.maximum.accumulate(np.append(reached, tl.end[part]))
+        np.maximum(start - before[:-1], 0, out=result[part])
+        reached = int(before[-1])
     return result
 
 

@@ -169,7 +169,7 @@ def _borrowed(cut: _Cut, replays: Replays, silent: Ints) -> Ints:
 
 def _by_first_replay(tl: Timeline, replays: Replays) -> Marking:
     """Steps that begin with the graph that comes once per cycle, where nothing marks their end."""
-    cycles = cycle_starts(replays.signature, replays.place)
+    cycles = cycle_starts(tl.trace.room, replays.signature, replays.place)
     if cycles is None:
         return nothing("graph", tl, "no repeating cycle of replays")
     steps, member = steps_from(replays.units, replays.first[cycles.places])
