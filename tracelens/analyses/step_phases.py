@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracelens.analyses.replays import sampling_events
 from tracelens.analyses.timeline import GRAPH, KERNEL, Codes, Ints, Timeline
 
 GEMM = r"(?i)gemm|gemv|nvjet|matmul|cublas|splitk|marlin|machete|cutlass.*(mma|device_kernel)|_mm_|dot_kernel"
@@ -46,15 +47,17 @@ def rung_hashes(tl: Timeline, member: Codes, like: Ints) -> list[str | None]:
     count = len(like)
     shown = np.zeros(count + 1, bool)
     shown[like] = True
-    wanted = rung_kernels(tl)[tl.name] & (tl.kind == KERNEL) & shown[member]
-    at = np.flatnonzero(wanted)
-    if len(at) == 0:
+    wanted, shape = rung_kernels(tl), tl.shape
+
+    def of_part(part: slice) -> pl.DataFrame:
+        at = np.flatnonzero(wanted[tl.name[part]] & (tl.kind[part] == KERNEL) & shown[member[part]])
+        columns = {"step": member, "name": tl.name, "shape": shape}
+        return pl.DataFrame({name: values[part][at] for name, values in columns.items()}).unique()
+
+    parts = [pairs for pairs in tl.each(of_part) if pairs.height]
+    if not parts:
         return [None] * count
-    pairs = (
-        pl.DataFrame({"step": member[at], "name": tl.name[at], "shape": tl.shape[at]})
-        .unique()
-        .sort("name", "shape", "step")
-    )
+    pairs = pl.concat(parts).unique().sort("name", "shape", "step")
     kinds = pairs.select("name", "shape").unique(maintain_order=True)
     words = tl.names["name"].to_list()
     codes = [
@@ -126,15 +129,17 @@ def split_by_graph(steps: pl.DataFrame) -> pl.Series:
 def replay_share(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool_]:
     """Whether each step holds graph replays."""
     result = np.zeros(count, bool)
-    held = member[(tl.in_graph | (tl.kind == GRAPH)) & (member >= 0)]
-    result[held] = True
+    for part in tl.stretches():
+        held = member[part][(tl.in_graph[part] | (tl.kind[part] == GRAPH)) & (member[part] >= 0)]
+        result[held] = True
     return result
 
 
 def picks_tokens(tl: Timeline, member: Codes, count: int) -> npt.NDArray[np.bool_]:
     """Whether each step samples tokens; that something is read back alone says nothing about tokens."""
     result = np.zeros(count, bool)
-    result[member[tl.sampling_names[tl.name] & (tl.kind == KERNEL) & (member >= 0)]] = True
+    step = member[sampling_events(tl)]
+    result[step[step >= 0]] = True
     return result
 
 
