@@ -39,7 +39,7 @@ _SMALL_BYTES, _FEW_EVENTS = 8_000_000, 200_000
 _EVENT_FILES = "events-*.parquet"
 #: Of the memory allowed, what an analysis may hold in arrays of all events, and DuckDB beside it; the rest is for the
 #: program and what it works on at the moment.
-_ARRAYS_SHARE, _TABLES_SHARE = 0.25, 0.5
+_ARRAYS_SHARE, _DUCKDB_SHARE = 0.25, 0.5
 #: A cluster is taken to have so many workers: how many it has changes while it works.
 _CLUSTER_WORKERS = 32
 
@@ -66,7 +66,7 @@ class Loaded:
         """Where arrays with an element for each event are made; from the first on, DuckDB has less for itself."""
         limit = self.means.limit_bytes
         return_freed()
-        self.db.execute("SET memory_limit = ?", [f"{int(_TABLES_SHARE * limit)}B"])
+        self.db.execute("SET memory_limit = ?", [f"{int(_DUCKDB_SHARE * limit)}B"])
         return ArrayRoom(int(_ARRAYS_SHARE * limit), self._beside)
 
     @property

@@ -15,6 +15,8 @@ from tracelens.ingest import cache
 from tracelens.memory import default_bytes
 
 LOCAL = "local"
+_DUCKDB_SHARE = 0.75
+"""Of the memory allowed, what DuckDB may hold while captures are loaded; the program and what it reads take the rest."""
 
 
 @dataclass(frozen=True)
@@ -66,5 +68,5 @@ def connect(means: Means, base: Path | None = None) -> duckdb.DuckDBPyConnection
     db.execute("SET TimeZone = 'UTC'")
     if means.threads:
         db.execute("SET threads = ?", [means.threads])
-    db.execute("SET memory_limit = ?", [f"{means.limit_bytes}B"])
+    db.execute("SET memory_limit = ?", [f"{int(_DUCKDB_SHARE * means.limit_bytes)}B"])
     return db
