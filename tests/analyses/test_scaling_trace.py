@@ -5,25 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
 
 from tests.running import tracelens
+from tracelens.analyses import blocks, late_hosts
+from tracelens.analyses import scaling_trace as module
+from tracelens.analyses.alignment import align
+from tracelens.analyses.gap_search import find_gaps
 from tracelens.analyses.ladder_rungs import Setup
 from tracelens.analyses.ladder_trace import observed_ladder
 from tracelens.analyses.residual import TracedStep
 from tracelens.analyses.scaling import scaling
 from tracelens.analyses.scaling_points import Question, SweepPoint
 from tracelens.analyses.scaling_presets import model_shape
-from tracelens.analyses.scaling_trace import SQL, traced_step
+from tracelens.analyses.scaling_trace import traced_step
+from tracelens.analyses.skew_context import context
+from tracelens.analyses.step_search import find_steps
 from tracelens.api import load
 from tracelens.errors import MissingDataError, SelectionError
 from tracelens.frames import Notice
 from tracelens.simulate import Capture, CaptureSpec, scenario, simulate, write
 from tracelens.sqlfiles import queries
+from tracelens.trace import LoadedTrace
 
+ORACLE = Path(__file__).with_name("oracle_scaling.sql")
 SHAPE = model_shape("llama-3-8b")
 
 
@@ -89,22 +96,25 @@ def test_late_hosts_count_where_their_rank_arrives_last() -> None:
 
     The means over ranks would be (7 + 2 + 2 + 5) / 2 = 8.
     """
-    db = duckdb.connect()
-    db.execute(
-        """CREATE TABLE collective_member AS SELECT * FROM (VALUES
-            (0, 0, 0, 11, 0, true), (1, 0, 0, 8, 3, true), (0, 0, 1, 20, 3, true), (1, 0, 1, 23, 0, true)
-        ) AS t(rank, communicator, instance, start_ns, wait_ns, accepted)"""
-    )
-    db.execute(
-        """CREATE TABLE gap AS SELECT * FROM (VALUES
-            (0, 0, 10, 7, 'host_late'), (1, 0, 7, 2, 'host_late'), (0, 0, 19, 2, 'host_late'), (1, 0, 22, 5, 'host_late'),
-            (1, 0, 22, 1000, 'idle'), (1, 1, 40, 1000, 'host_late')
-        ) AS t(rank, step, end_ns, host_part_ns, cause)"""
-    )
-    db.execute("CREATE TABLE scaling_window AS SELECT * FROM (VALUES (0, 0), (1, 0)) AS t(rank, step)")
-    late_host_ns, accepted_count = db.execute(queries(SQL)["late_host"]).fetchall()[0]
-    assert late_host_ns / 2 == 12
-    assert accepted_count == 4
+    ways = [
+        late_hosts.Way(*map(np.array, ([10, 19], [7, 2], [11, 20], [0, 1], [True, False]))),
+        late_hosts.Way(*map(np.array, ([7, 22], [2, 5], [8, 23], [0, 1], [False, True]))),
+    ]
+    assert late_hosts.lost_ns(ways, np.array([2, 2])) / 2 == 12
+    # What follows no collective is lost once.
+    after = late_hosts.Way(*map(np.array, ([24], [3], [11, 20], [0, 1], [True, False])))
+    assert late_hosts.lost_ns([*ways, after], np.array([2, 2])) / 2 == 12 + 1.5
+
+
+def expected(trace: LoadedTrace, rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The same sums by DuckDB, from the tables of every gap, collective and member of a step."""
+    find_steps(trace)
+    find_gaps(trace)
+    align(trace)
+    trace.db.register("scaling_window", rows.select("rank", "step").to_arrow())
+    found = {name: trace.rows(ORACLE, name) for name in queries(ORACLE)}
+    trace.db.unregister("scaling_window")
+    return found
 
 
 def test_a_sweep_of_captures_names_the_waiting(traced: dict[int, tuple[TracedStep, list[Notice]]]) -> None:
@@ -204,12 +214,29 @@ def test_a_capture_without_all_reduces_has_no_ladder(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_steps_of_every_kind_close(kind: dict[str, object], tmp_path: Path) -> None:
+def test_steps_of_every_kind_close(kind: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overlap, replicas, missing markers, prefill between, lost rows: compute, gaps and collectives are the step."""
+    monkeypatch.setattr(blocks, "BLOCK", 1000)
     spec = CaptureSpec(**{"steps": 24, "layers": 3, **kind})  # type: ignore[arg-type]
     (path,) = write(simulate(spec), tmp_path)
     with load(path) as trace:
         step, notices = traced_step(trace, spec.tp, shape=SHAPE)
+        known = context(trace)
+        rows, _ = module._chosen_steps(trace, None)
+        chosen = np.zeros(known.steps.table.height + 1, bool)
+        chosen[rows["row"].to_numpy()] = True
+        oracle = expected(trace, rows)
+        gaps_ns = {cause: gap_ns / rows.height for cause, gap_ns in oracle["gaps"].iter_rows()}
+        assert step.gaps_ns == pytest.approx(gaps_ns, rel=1e-12)
+        assert module._members(known, chosen).equals(oracle["collectives"])
+        lost_ns, accepted_count = oracle["late_host"].row(0)
+        assert late_hosts.late_hosts_ns(known, chosen) == lost_ns
+        assert known.operations.accepted.sum() == accepted_count
+        assert module._group_size(known) == (oracle["group_size"].item() or 0)
+        order = ["implementation", "message_bytes", "tokens", "in_graph"]
+        reduces = oracle["all_reduces"].with_columns(pl.col("in_graph").fill_null(False))
+        reduces = reduces.group_by(order).agg(pl.col("call_count").sum()).sort(order)
+        assert module._all_reduces(known).group_by(order).agg(pl.col("call_count").sum()).sort(order).equals(reduces)
     parts = sum(step.compute_ns.values()) + sum(step.gaps_ns.values())
     parts += sum(one.wait_ns + one.transfer_ns for one in step.collectives)
     assert parts == pytest.approx(step.step_ns, abs=1)
