@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow
 import pyarrow.parquet as pq
@@ -22,6 +25,13 @@ from tracelens.cli import run
 from tracelens.views.perfetto import TraceFrames, lines
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@dataclass
+class Moved:
+    """An alignment with clocks of the test's choice."""
+
+    to_aligned: Callable[[Any, Any], Any]
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +110,81 @@ def test_waits_are_those_of_the_collectives_that_start_in_a_window(
 def test_the_trace_file_counts_as_the_tables_do(trace: Trace) -> None:
     drawn = picture(trace)
     frames = TraceFrames(
-        drawn.ranks, drawn.events, drawn.origin_ns, drawn.steps, drawn.waits, drawn.buckets, drawn.gaps, drawn.metadata
+        drawn.ranks,
+        drawn.events,
+        drawn.origin_ns,
+        steps=drawn.steps,
+        waits=drawn.waits,
+        arrows=drawn.arrows,
+        buckets=drawn.buckets,
+        gaps=drawn.gaps,
     )
     events = [json.loads(line) for line in lines(frames)]
     slices = [event for event in events if event["ph"] == "X"]
     assert min(event["ts"] for event in slices) >= 0
-    assert drawn.waits is not None
+    waits = pl.concat(list(drawn.waits))
+    gaps = trace.sql("SELECT rank, cause::VARCHAR AS cause, gap_ns FROM gap ORDER BY rank, start_ns")
+    assert pl.concat(list(drawn.gaps)).select("rank", "cause", "duration_ns").rows() == gaps.rows()
     assert drawn.steps is not None
     assert sum(event["cat"] == "step" for event in slices) == drawn.steps.height
-    assert sum(event["cat"] == "transfer" for event in slices) == drawn.waits.height
-    waiting = drawn.waits.filter(pl.col("last_arrival_ns") > pl.col("arrival_ns"))
+    assert sum(event["cat"] == "transfer" for event in slices) == waits.height
+    waiting = waits.filter(pl.col("last_arrival_ns") > pl.col("arrival_ns"))
     assert sum(event["cat"] == "wait" for event in slices) == waiting.height
-    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) > 0
+    arrows = waiting.join(waits.filter("is_last"), on="instance").filter(pl.col("rank") != pl.col("rank_right"))
+    assert arrows.select("rank_right", "rank", "last_arrival_ns").sort("last_arrival_ns", "rank").rows() == [
+        *pl.concat(list(drawn.arrows)).sort("at_ns", "to_rank").rows()
+    ]
+    assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == arrows.height
+    assert arrows.height > 0
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=3),
+    st.integers(40, 2000),
+    st.sets(st.integers(0, 3)),
+)
+def test_events_of_windows_are_those_of_the_table_however_they_are_parted(
+    trace: Trace, shares: list[tuple[int, float, float]], block: int, put_back: set[int]
+) -> None:
+    """Windows as shares of a rank's span, one a rank; on some ranks the clock is put back by 1 ms in the middle."""
+    span = {rank: (start, end - start) for rank, start, end in spans(trace).iter_rows()}
+    rows = [(rank, *(span[rank][0] + int(share * span[rank][1]) for share in sorted(ends))) for rank, *ends in shares]
+    windows = pl.DataFrame(rows, schema={"rank": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}, orient="row")
+    windows = windows.unique("rank", keep="first", maintain_order=True)
+
+    def moved(rank: Any, own: Any) -> Any:
+        at = int(rank) if np.ndim(rank) == 0 else int(rank[0])
+        return own - 1_000_000 * (own > span[at][0] + span[at][1] // 2) if at in put_back else own
+
+    table = trace.sql("SELECT e.*, n.name, n.bucket FROM event e JOIN kernel_name n USING (name_id) ORDER BY event_id")
+    expected = []
+    for rank, low, high in windows.sort("rank").iter_rows():
+        mine = table.filter((pl.col("rank") == rank) & (pl.col("start_ns") >= low) & (pl.col("start_ns") < high))
+        length = mine["end_ns"] - mine["start_ns"]
+        mine = mine.with_columns(
+            pl.col("stream").fill_null(-1),
+            pl.Series("start_ns", moved(rank, mine["start_ns"].to_numpy())),
+            length.alias("duration_ns"),
+        )
+        expected.append(mine.sort("stream", "start_ns", "event_id"))
+    same = [
+        "event_id",
+        "rank",
+        "stream",
+        "bucket",
+        "name",
+        "start_ns",
+        "duration_ns",
+        "correlation",
+        "graph_node",
+        "bytes",
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tracelens.analyses.blocks.BLOCK", block)
+        patched.setattr("tracelens.analyses.slices.find_alignment", lambda _: Moved(moved))
+        found = event_slices(trace, windows)
+    assert found.select(same).rows() == pl.concat(expected).select(same).rows()
 
 
 def test_duckdb_holds_tables_and_comments_but_no_host(trace: Trace, tmp_path: Path) -> None:

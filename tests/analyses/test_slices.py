@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,32 +46,40 @@ def test_a_collective_is_wait_until_the_last_arrival_then_transfer() -> None:
     ]
 
 
-def test_runs_follow_the_first_starter() -> None:
+def runs(events: list[tuple[int, int, int]], sizes: int) -> list[tuple[int, int, int]]:
+    """(start, length, bucket) of the runs of events that come in parts of so many."""
+    columns = [np.array(column, np.int64) for column in zip(*events, strict=True)]
+    parts = [(*(column[low : low + sizes] for column in columns),) for low in range(0, len(events), sizes)]
+    return [
+        row
+        for start, length, bucket in bucket_runs(parts)
+        for row in zip(start.tolist(), length.tolist(), bucket.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_runs_follow_the_first_starter(size: int) -> None:
     """a 0-10, b 5-20 (owns 10-20), b 20-25 joins it, a 30-31 after a gap; zero-length events own nothing."""
-    events = pl.DataFrame(
-        [
-            (0, 3, 7, "kernel", "a", "n", 0, 10),
-            (1, 3, 8, "kernel", "b", "n", 5, 15),
-            (2, 3, 7, "kernel", "b", "n", 20, 5),
-            (3, 3, 7, "kernel", "c", "n", 22, 0),
-            (4, 3, 7, "kernel", "a", "n", 30, 1),
-        ],
-        schema=COLUMNS,
-        orient="row",
-    )
-    assert bucket_runs(events).rows() == [(3, "a", 0, 10), (3, "b", 10, 15), (3, "a", 30, 1)]
+    a, b, c = 0, 1, 2
+    events = [(0, 10, a), (5, 15, b), (20, 5, b), (22, 0, c), (30, 1, a)]
+    assert runs(events, size) == [(0, 10, a), (10, 15, b), (30, 1, a)]
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.sampled_from("abc")), min_size=1, max_size=30))
-def test_runs_sum_to_the_union(rows: list[tuple[int, int, str]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, 2)), min_size=1, max_size=30),
+    st.integers(1, 8),
+)
+def test_runs_are_the_instants_that_their_first_starter_owns(rows: list[tuple[int, int, int]], size: int) -> None:
     ordered = sorted(rows, key=lambda row: (row[0], -row[1]))
-    events = pl.DataFrame(
-        [(index, 0, 7, "kernel", bucket, "n", start, length) for index, (start, length, bucket) in enumerate(ordered)],
-        schema=COLUMNS,
-        orient="row",
-    )
-    runs = bucket_runs(events)
-    busy = {instant for start, length, _ in ordered for instant in range(start, start + length)}
-    assert runs["duration_ns"].sum() == len(busy)
-    ends = (runs["start_ns"] + runs["duration_ns"]).to_list()
-    assert all(end <= start for end, start in zip(ends, runs["start_ns"].to_list()[1:], strict=False))
+    owner: dict[int, int] = {}
+    for start, length, bucket in ordered:
+        for instant in range(start, start + length):
+            owner.setdefault(instant, bucket)
+    expected: list[tuple[int, int, int]] = []
+    for instant in sorted(owner):
+        start, length, bucket = expected[-1] if expected else (-1, 0, -1)
+        if start + length == instant and bucket == owner[instant]:
+            expected[-1] = (start, length + 1, bucket)
+        else:
+            expected.append((instant, 1, owner[instant]))
+    assert runs(ordered, size) == expected

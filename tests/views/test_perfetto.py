@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +45,6 @@ def small() -> TraceFrames:
             "arrival_ns": [1500, 2100],
             "last_arrival_ns": [2100, 2100],
             "end_ns": [2600, 2600],
-            "is_last": [False, True],
         }
     )
     steps = pl.DataFrame(
@@ -61,9 +62,10 @@ def small() -> TraceFrames:
         [pl.DataFrame(events, schema=EVENT, orient="row")],
         1000,
         steps=steps,
-        waits=waits,
+        waits=[waits.head(1), waits.tail(1)],
+        arrows=[pl.DataFrame({"from_rank": [3], "to_rank": [0], "at_ns": [2100]})],
         buckets=[pl.DataFrame({"rank": [0], "bucket": ["gemm"], "start_ns": [1000], "duration_ns": [400]})],
-        gaps=pl.DataFrame({"rank": [0], "cause": ["host_late"], "start_ns": [1400], "duration_ns": [100]}),
+        gaps=[pl.DataFrame({"rank": [0], "cause": ["host_late"], "start_ns": [1400], "duration_ns": [100]})],
         metadata={"clock": "ends"},
     )
 
@@ -141,6 +143,22 @@ def test_ranks_are_processes_and_streams_threads() -> None:
 def test_an_arrow_runs_from_the_last_arriver_to_each_waiter() -> None:
     arrows = [(e["ph"], e["id"], e["pid"], str(e["ts"])) for e in parsed(small()) if e["ph"] in "sf"]
     assert arrows == [("s", 1, 2, "1.100"), ("f", 1, 1, "1.100")]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 5), max_size=6))
+def test_arrows_stand_in_the_same_order_however_they_are_parted(sizes: list[int]) -> None:
+    """What is written at once: three arrows. All their starts come before all their ends."""
+    whole = pl.DataFrame(
+        {"from_rank": [3] * sum(sizes), "to_rank": [0] * sum(sizes), "at_ns": range(2100, 2100 + sum(sizes))}
+    )
+    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+    parts = [whole.slice(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tracelens.views.perfetto._ROWS_PER_WRITE", 3)
+        found = [(e["ph"], e["id"]) for e in parsed(replace(small(), arrows=parts)) if e["ph"] in "sf"]
+    groups = [range(low, min(low + 3, whole.height + 1)) for low in range(1, whole.height + 1, 3)]
+    assert found == [(phase, number) for group in groups for phase in "sf" for number in group]
 
 
 def test_files_plain_and_packed_hold_the_same(tmp_path: Path) -> None:

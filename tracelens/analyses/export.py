@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
 import polars as pl
 import pyarrow
+from numpy.typing import NDArray
 
 from tracelens.analyses.alignment import Alignment, find_alignment
+from tracelens.analyses.blocks import blocks
 from tracelens.analyses.selection import select
-from tracelens.analyses.slices import aligned_windows, event_slices, in_windows, wait_slices
+from tracelens.analyses.slices import (
+    aligned_starts,
+    aligned_windows,
+    event_parts,
+    started_in,
+    wait_arrows,
+    wait_parts,
+)
+from tracelens.analyses.timeline import Ints, timeline
 from tracelens.errors import TracelensError
 from tracelens.frames import Notice
-from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
+
+if TYPE_CHECKING:
+    from tracelens.analyses.gap_search import Gaps
 
 _SQL = Path(__file__).with_suffix(".sql")
 # A model table's own host name: captures are passed around, machine names are not.
 _PRIVATE = {("export", "hostname")}
 _ROWS_PER_BATCH = 200_000
 EVENTS_A_VIEWER_OPENS = 1_000_000
+
+_Slices = tuple[Ints, Ints, NDArray[np.int32]]
+"""(start, length, bucket) of slices of one thread."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Frames that are made, one after the other, each time they are gone through: together they may be larger than
+    memory."""
+
+    make: Callable[[], Iterator[pl.DataFrame]]
+
+    def __iter__(self) -> Iterator[pl.DataFrame]:
+        return self.make()
 
 
 @dataclass(frozen=True)
@@ -33,23 +59,25 @@ class Picture:
 
     Attributes:
         ranks: rank, label.
-        events: one frame a rank; see `event_slices`.
-        buckets: one frame a rank: rank, bucket, start_ns, duration_ns; runs of exclusive time, first starter first.
+        events: see `event_slices`.
+        buckets: rank, bucket, start_ns, duration_ns; runs of exclusive time, first starter first.
         origin_ns: nothing begins before it.
         steps: rank, step, phase, rung, start_ns, duration_ns; null without steps.
-        waits: see `wait_slices`; null without matched collectives.
-        gaps: rank, cause, start_ns, duration_ns; null where they cannot be told.
+        waits: see `wait_slices`; by rank, arrival.
+        arrows: see `wait_arrows`.
+        gaps: rank, cause, start_ns, duration_ns; none where they cannot be told.
         metadata: where it comes from.
         notices: what the reader must know.
     """
 
     ranks: pl.DataFrame
-    events: Iterator[pl.DataFrame]
-    buckets: Iterator[pl.DataFrame]
+    events: Iterable[pl.DataFrame]
+    buckets: Iterable[pl.DataFrame]
     origin_ns: int
     steps: pl.DataFrame | None
-    waits: pl.DataFrame | None
-    gaps: pl.DataFrame | None
+    waits: Iterable[pl.DataFrame]
+    arrows: Iterable[pl.DataFrame]
+    gaps: Iterable[pl.DataFrame]
     metadata: Mapping[str, Any]
     notices: tuple[Notice, ...] = ()
 
@@ -81,9 +109,8 @@ def picture(trace: LoadedTrace) -> Picture:
     alignment = find_alignment(trace)
     notices = [*trace.notices, *alignment.notices]
     origin = int(str(aligned_windows(trace, windows)["start_ns"].min()))
-    per_rank = [mine for _, mine in windows.group_by("rank", maintain_order=True)]
-    waits = wait_slices(trace, windows)
-    count = int(in_windows(trace, queries(_SQL)["size"], windows)["event_count"][0])
+    stretches = started_in(timeline(trace), windows)
+    count = sum(part.stop - part.start for parts in stretches.values() for part in parts)
     if count > EVENTS_A_VIEWER_OPENS:
         notices.append(
             Notice(
@@ -96,42 +123,71 @@ def picture(trace: LoadedTrace) -> Picture:
         )
     return Picture(
         ranks=trace.rows(_SQL, "ranks", ranks=trace.ranks),
-        events=(event_slices(trace, mine).drop("event_id") for mine in per_rank),
-        buckets=(bucket_runs(event_slices(trace, mine)) for mine in per_rank),
+        events=Parts(lambda: (part.drop("event_id") for part in event_parts(trace, windows))),
+        buckets=Parts(lambda: _buckets(trace, alignment, stretches)),
         origin_ns=origin,
         steps=_steps(trace, alignment, windows, notices),
-        waits=None if waits.is_empty() else waits.drop("event_id"),
+        waits=Parts(lambda: (part.drop("event_id") for part in wait_parts(trace, windows))),
+        arrows=Parts(lambda: wait_arrows(trace, windows)),
         gaps=_gaps(trace, alignment, windows, notices),
         metadata=trace.provenance() | {"window": selection.words},
         notices=tuple(dict.fromkeys(notices)),
     )
 
 
-def bucket_runs(events: pl.DataFrame) -> pl.DataFrame:
+def _buckets(
+    trace: LoadedTrace, alignment: Alignment, stretches: Mapping[int, Sequence[slice]]
+) -> Iterator[pl.DataFrame]:
+    """Runs of exclusive time of each rank: rank, bucket, start_ns, duration_ns."""
+    tl = timeline(trace)
+    names = tl.names["bucket"].unique(maintain_order=True)
+    code = tl.names["bucket"].replace_strict(names, np.arange(len(names)), return_dtype=pl.Int32).to_numpy()
+    for place, parts in stretches.items():
+        events = (
+            (aligned_starts(tl, alignment, place, part), tl.length[part].astype(np.int64), code[tl.name[part]])
+            for part in parts
+        )
+        for start, length, bucket in bucket_runs(events):
+            yield pl.DataFrame(
+                {
+                    "rank": np.full(len(start), tl.ranks[place]),
+                    "bucket": names.gather(bucket),
+                    "start_ns": start,
+                    "duration_ns": length,
+                }
+            )
+
+
+def bucket_runs(events: Iterable[_Slices]) -> Iterator[_Slices]:
     """Exclusive time of one rank as runs of one bucket: what started first owns the time it runs in.
 
     Args:
-        events: of one rank, as `event_slices` gives them.
+        events: (start, length, bucket) of its events in the order of their ids, part by part; ns, bucket a number.
 
     Returns:
-        rank, bucket, start_ns, duration_ns by start; runs touch where the bucket changes without a gap.
+        the same of the runs by start; runs touch where the bucket changes without a gap.
     """
-    end = pl.col("start_ns") + pl.col("duration_ns")
-    owned = (
-        events.filter(pl.col("duration_ns") > 0)
-        .sort("event_id")
-        .with_columns(end.alias("end_ns"))
-        .with_columns(pl.col("end_ns").cum_max().shift(1).alias("before"))
-        .with_columns(pl.max_horizontal("start_ns", "before").alias("own_ns"))
-        .filter(pl.col("end_ns") > pl.col("own_ns"))
-    )
-    fresh = (pl.col("bucket") != pl.col("bucket").shift(1)) | (pl.col("own_ns") != pl.col("end_ns").shift(1))
-    return (
-        owned.with_columns(fresh.fill_null(True).cum_sum().alias("run"))
-        .group_by("run", maintain_order=True)
-        .agg(pl.col("rank").first(), pl.col("bucket").first(), pl.col("own_ns").first(), pl.col("end_ns").last())
-        .select("rank", "bucket", start_ns="own_ns", duration_ns=pl.col("end_ns") - pl.col("own_ns"))
-    )
+    reached = np.iinfo(np.int64).min
+    # The run that may go on in the next part.
+    begin: Ints = np.empty(0, np.int64)
+    end: Ints = np.empty(0, np.int64)
+    bucket: NDArray[np.int32] = np.empty(0, np.int32)
+    for start, length, of in events:
+        held = length > 0
+        start, stop, of = start[held], start[held] + length[held], of[held]
+        until = np.maximum.accumulate(np.append(reached, stop))
+        own = np.maximum(start, until[:-1])
+        reached = until[-1]
+        kept = stop > own
+        begin, end = np.append(begin, own[kept]), np.append(end, stop[kept])
+        bucket = np.append(bucket, of[kept])
+        fresh = np.append(True, (bucket[1:] != bucket[:-1]) | (begin[1:] != end[:-1]))[: len(begin)]
+        heads = np.flatnonzero(fresh)
+        begin, bucket = begin[heads], bucket[heads]
+        end = end[np.append(heads[1:], len(end))[: len(heads)] - 1]
+        yield begin[:-1], end[:-1] - begin[:-1], bucket[:-1]
+        begin, end, bucket = begin[-1:], end[-1:], bucket[-1:]
+    yield begin, end - begin, bucket
 
 
 def model_tables(trace: LoadedTrace) -> list[ModelTable]:
@@ -195,26 +251,61 @@ def _steps(
         notices.append(Notice("no-steps", "warning", error.message, error.hint))
         return None
     notices.extend(found.notices)
-    inside = found.table.join(windows.select("rank", low="start_ns", high="end_ns"), on="rank").filter(
-        (pl.col("edge_ns") < pl.col("high")) & (pl.col("window_end_ns") > pl.col("low"))
+    # Of the windows that end after a step's edge the first is the one that may reach into it.
+    inside = (
+        found.table.sort("edge_ns")
+        .join_asof(
+            windows.select("rank", low="start_ns", high="end_ns").sort("high"),
+            left_on="edge_ns",
+            right_on="high",
+            by="rank",
+            strategy="forward",
+            allow_exact_matches=False,
+            check_sortedness=False,  # not told of columns that are sorted within groups
+        )
+        .filter(pl.col("low") < pl.col("window_end_ns"))
     )
-    rows = inside.unique(["rank", "step"], maintain_order=True).select(
-        "rank", "step", "phase", "rung", start_ns="edge_ns", end_ns="window_end_ns"
-    )
+    rows = inside.select("rank", "step", "phase", "rung", start_ns="edge_ns", end_ns="window_end_ns")
     return _placed(alignment, rows).sort("rank", "start_ns") if rows.height else None
 
 
 def _gaps(
     trace: LoadedTrace, alignment: Alignment, windows: pl.DataFrame, notices: list[Notice]
-) -> pl.DataFrame | None:
-    from tracelens.analyses.gap_search import find_gaps
+) -> Iterable[pl.DataFrame]:
+    from tracelens.analyses.gap_search import search_gaps
 
     try:
-        notices.extend(find_gaps(trace).notices)
+        gaps = search_gaps(trace)
     except TracelensError:
-        return None
-    rows = in_windows(trace, queries(_SQL)["gaps"], windows)
-    return _placed(alignment, rows) if rows.height else None
+        return ()
+    notices.extend(gaps.notices)
+    return Parts(lambda: _gap_parts(gaps, alignment, windows))
+
+
+def _gap_parts(gaps: Gaps, alignment: Alignment, windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The gaps that begin in a window: rank, cause, start_ns, duration_ns, by rank, start."""
+    from tracelens.analyses.gap_causes import CAUSES
+
+    occ = gaps.occupancy
+    tl = occ.timeline
+    causes = pl.Series(CAUSES)
+    edges = np.searchsorted(occ.after, tl.first)
+    for (rank,), mine in windows.sort("rank", "start_ns").group_by("rank", maintain_order=True):
+        low, high = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
+        for place in np.flatnonzero(tl.ranks == rank).tolist():
+            for part in blocks(int(edges[place]), int(edges[place + 1])):
+                dry = tl.end[occ.before[part]] - tl.shift[place]
+                window = np.searchsorted(low, dry, side="right") - 1
+                held = np.flatnonzero((window >= 0) & (dry < high[window]))
+                rows = pl.DataFrame(
+                    {
+                        "rank": np.full(len(held), tl.ranks[place]),
+                        "cause": causes.gather(gaps.cause[part][held]),
+                        "start_ns": dry[held],
+                        "end_ns": dry[held] + occ.lengths(part)[held],
+                    }
+                )
+                yield _placed(alignment, rows)
 
 
 def _placed(alignment: Alignment, rows: pl.DataFrame) -> pl.DataFrame:

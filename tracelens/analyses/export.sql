@@ -18,17 +18,6 @@ LEFT JOIN duckdb_columns() b
 WHERE c.schema_name = 'main' AND NOT c.internal
 ORDER BY c.table_name, c.column_index;
 
--- name: size
--- The number of events that begin in a window.
-SELECT count(*) AS event_count
-FROM event e JOIN slice_window w ON w.rank = e.rank AND e.start_ns >= w.start_ns AND e.start_ns < w.end_ns;
-
--- name: gaps
--- One row per gap of the ranks asked for that begins in a window: cause, own times in ns. Order: rank, start.
-SELECT g.rank, g.cause, g.start_ns, g.end_ns
-FROM gap g JOIN slice_window w ON w.rank = g.rank AND g.start_ns >= w.start_ns AND g.start_ns < w.end_ns
-ORDER BY g.rank, g.start_ns;
-
 -- name: ranks
 -- One row per rank: its number and its GPU's name. Order: rank.
 SELECT rank, gpu_name AS label FROM rank WHERE rank IN (SELECT unnest($ranks::INTEGER[])) ORDER BY rank;

@@ -1,11 +1,7 @@
--- What a picture of a stretch of time is drawn from.
+-- What a picture of a stretch of time tells of its events beyond what the timeline holds.
 
--- name: events
--- One row per event that starts in a window of its rank: own times in ns, bucket and name.
--- Order: event_id, which is rank, start.
-SELECT e.event_id, e.rank, coalesce(e.stream, -1)::BIGINT AS stream, e.kind, n.bucket, n.name, e.start_ns, e.end_ns,
-    e.correlation, e.graph_node, e.bytes
-FROM event e
-JOIN slice_window w ON w.rank = e.rank AND e.start_ns >= w.start_ns AND e.start_ns < w.end_ns
-JOIN kernel_name n USING (name_id)
-ORDER BY e.event_id;
+-- name: noted
+-- One row per event of a rank in a range of ids: its launch's id, graph node and bytes; the lowest number without one.
+SELECT event_id, coalesce(correlation, -9223372036854775808) AS correlation,
+    coalesce(graph_node, -9223372036854775808) AS graph_node, coalesce(bytes, -9223372036854775808) AS bytes
+FROM event WHERE rank = $rank AND event_id BETWEEN $first AND $last;

@@ -50,7 +50,15 @@ def _picture(trace: Trace, target: Path, force: bool) -> tuple[list[Path], tuple
 
     drawn = picture(trace)
     frames = TraceFrames(
-        drawn.ranks, drawn.events, drawn.origin_ns, drawn.steps, drawn.waits, drawn.buckets, drawn.gaps, drawn.metadata
+        drawn.ranks,
+        drawn.events,
+        drawn.origin_ns,
+        steps=drawn.steps,
+        waits=drawn.waits,
+        arrows=drawn.arrows,
+        buckets=drawn.buckets,
+        gaps=drawn.gaps,
+        metadata=drawn.metadata,
     )
     write_trace(frames, target, force=force)
     return [target], drawn.notices

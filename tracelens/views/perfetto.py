@@ -32,6 +32,7 @@ _THREADS = {_STEPS: "steps", _COLLECTIVES: "collectives", _BUCKETS: "buckets", _
 _TIDS_PER_RANK = 100_000
 _ROWS_PER_WRITE = 50_000
 _BETWEEN = ",\n"
+_OF_WAITS = ("communicator", "instance", "implementation")
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class TraceFrames:
             stream; further columns become arguments of the slice. A rank may come in several frames.
         origin_ns: the time that the file calls 0; nothing begins before it.
         steps: rank, step, phase, rung, start_ns, duration_ns.
-        waits: rank, communicator, instance, operation, implementation, arrival_ns, last_arrival_ns, end_ns, is_last;
-            only operations whose last arrival is known.
+        waits: frames of rank, communicator, instance, operation, implementation, arrival_ns, last_arrival_ns, end_ns by
+            rank, arrival; only operations whose last arrival is known. They are gone through twice.
+        arrows: frames of from_rank (which arrived last), to_rank (which waited for it), at_ns.
         buckets: frames of rank, bucket, start_ns, duration_ns; runs of exclusive time.
-        gaps: rank, cause, start_ns, duration_ns.
+        gaps: frames of rank, cause, start_ns, duration_ns.
         metadata: put into the file's head.
     """
 
@@ -55,9 +57,10 @@ class TraceFrames:
     events: Iterable[pl.DataFrame]
     origin_ns: int
     steps: pl.DataFrame | None = None
-    waits: pl.DataFrame | None = None
+    waits: Iterable[pl.DataFrame] = ()
+    arrows: Iterable[pl.DataFrame] = ()
     buckets: Iterable[pl.DataFrame] = ()
-    gaps: pl.DataFrame | None = None
+    gaps: Iterable[pl.DataFrame] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -96,13 +99,15 @@ def _parts(frames: TraceFrames) -> Iterator[str]:
         words = pl.format("{} {}", pl.col("phase").fill_null("step"), pl.col("step"))
         rows = frames.steps.with_columns(words.alias("name"), pl.lit("step").alias("cat"))
         yield from threads.slices(rows, _STEPS, frames.origin_ns, ("step", "rung"))
-    if frames.waits is not None:
-        yield from _collectives(frames.waits, threads, frames.origin_ns)
+    for pieces in (_waiting, _moving):
+        for part in frames.waits:
+            yield from threads.slices(pieces(part), _COLLECTIVES, frames.origin_ns, _OF_WAITS)
+    yield from threads.flows(frames.arrows, frames.origin_ns)
     for part in frames.buckets:
         rows = part.with_columns(pl.col("bucket").alias("name"), pl.lit("bucket").alias("cat"))
         yield from threads.slices(rows, _BUCKETS, frames.origin_ns, ())
-    if frames.gaps is not None:
-        rows = frames.gaps.with_columns(pl.col("cause").alias("name"), pl.lit("gap").alias("cat"))
+    for part in frames.gaps:
+        rows = part.with_columns(pl.col("cause").alias("name"), pl.lit("gap").alias("cat"))
         yield from threads.slices(rows, _GAPS, frames.origin_ns, ())
     known = {"rank", "stream", "bucket", "name", "start_ns", "duration_ns"}
     for part in frames.events:
@@ -191,16 +196,17 @@ class _Threads:
             )
         return _joined(whole, [*fields, pl.lit("}")])
 
-    def flows(self, pairs: pl.DataFrame, origin_ns: int) -> Iterator[str]:
+    def flows(self, arrows: Iterable[pl.DataFrame], origin_ns: int) -> Iterator[str]:
         """Arrows between the transfers of two ranks that begin at the same time.
 
         Args:
-            pairs: from_rank, to_rank, at_ns.
+            arrows: frames of from_rank, to_rank, at_ns.
             origin_ns: the file's time 0.
         """
-        numbered = pairs.with_row_index("number", offset=1)
-        for offset in range(0, numbered.height, _ROWS_PER_WRITE):
-            rows = numbered.slice(offset, _ROWS_PER_WRITE)
+        first = 1
+        for part in _evenly(arrows):
+            rows = part.with_row_index("number", offset=first)
+            first += part.height
             for phase, rank, binding in (("s", "from_rank", ""), ("f", "to_rank", ', "bp": "e"')):
                 pid = self._pid(rank)
                 yield _joined(
@@ -238,30 +244,38 @@ class _Threads:
         return pid * _TIDS_PER_RANK + thread
 
 
-def _collectives(waits: pl.DataFrame, threads: _Threads, origin_ns: int) -> Iterator[str]:
-    extras = ("communicator", "instance", "implementation")
-    ordered = waits.sort("rank", "arrival_ns", "communicator", "instance")
-    shared = ordered.with_columns(pl.col("last_arrival_ns").clip(upper_bound=pl.col("end_ns")))
-    waiting = shared.filter(pl.col("last_arrival_ns") > pl.col("arrival_ns")).with_columns(
+def _waiting(waits: pl.DataFrame) -> pl.DataFrame:
+    """The part of each operation, if any, in which its rank waited."""
+    wait_end = pl.min_horizontal("last_arrival_ns", "end_ns")
+    return waits.filter(wait_end > pl.col("arrival_ns")).with_columns(
         pl.format("wait: {}", pl.col("operation")).alias("name"),
         pl.lit("wait").alias("cat"),
         pl.col("arrival_ns").alias("start_ns"),
-        (pl.col("last_arrival_ns") - pl.col("arrival_ns")).alias("duration_ns"),
+        (wait_end - pl.col("arrival_ns")).alias("duration_ns"),
     )
-    moving = shared.with_columns(
+
+
+def _moving(waits: pl.DataFrame) -> pl.DataFrame:
+    """The part of each operation in which data moved."""
+    wait_end = pl.min_horizontal("last_arrival_ns", "end_ns")
+    return waits.with_columns(
         pl.format("transfer: {}", pl.col("operation")).alias("name"),
         pl.lit("transfer").alias("cat"),
-        pl.col("last_arrival_ns").alias("start_ns"),
-        (pl.col("end_ns") - pl.col("last_arrival_ns")).alias("duration_ns"),
+        wait_end.alias("start_ns"),
+        (pl.col("end_ns") - wait_end).alias("duration_ns"),
     )
-    yield from threads.slices(waiting, _COLLECTIVES, origin_ns, extras)
-    yield from threads.slices(moving, _COLLECTIVES, origin_ns, extras)
-    last = shared.filter(pl.col("is_last")).select("communicator", "instance", pl.col("rank").alias("last_rank"))
-    pairs = waiting.join(
-        last.unique(["communicator", "instance"], keep="first", maintain_order=True), on=["communicator", "instance"]
-    )
-    pairs = pairs.filter(pl.col("rank") != pl.col("last_rank")).sort("communicator", "instance", "rank")
-    yield from threads.flows(pairs.select(from_rank="last_rank", to_rank="rank", at_ns="last_arrival_ns"), origin_ns)
+
+
+def _evenly(parts: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The same rows in frames of as many as are written at once, so that the file does not depend on the parts."""
+    waiting: pl.DataFrame | None = None
+    for part in parts:
+        waiting = part if waiting is None else pl.concat([waiting, part])
+        while waiting.height >= _ROWS_PER_WRITE:
+            yield waiting.head(_ROWS_PER_WRITE)
+            waiting = waiting.slice(_ROWS_PER_WRITE)
+    if waiting is not None and waiting.height:
+        yield waiting
 
 
 def _joined(rows: pl.DataFrame, fields: list[pl.Expr]) -> str:
