@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +17,7 @@ from tracelens.analyses.blocks import blocks, each, run_starts
 from tracelens.analyses.clock import Ints
 from tracelens.analyses.matching_instances import Bools, Rows
 from tracelens.analyses.timeline import KERNEL, Narrow, Timeline, timeline
-from tracelens.analyses.timeline_columns import Lengths, as_type, narrowest, portions
-from tracelens.array_room import ArrayRoom
+from tracelens.analyses.timeline_columns import Lengths, RunCodes, narrowest, portions
 from tracelens.sqlfiles import queries
 from tracelens.trace import LoadedTrace
 
@@ -282,19 +280,8 @@ def _lengths(trace: LoadedTrace, tl: Timeline, begins: Rows, ends: Rows) -> Leng
     return result
 
 
-class _ShapeCodes:
-    """Codes for the launch shapes of kernels, of which neighbours are mostly equal, read by several threads.
-
-    Args:
-        count: how many kernels there are.
-        room: where their codes lie.
-    """
-
-    def __init__(self, count: int, room: ArrayRoom) -> None:
-        self._room = room
-        self._code: Narrow = room.empty(count, np.uint8)
-        self._lock = threading.Lock()
-        self._known: dict[int, int] = {}
+class _ShapeCodes(RunCodes):
+    """Codes for the launch shapes of kernels, of which neighbours are mostly equal, read by several threads."""
 
     def read(self, trace: LoadedTrace, tl: Timeline, chosen: slice, place: Rows) -> None:
         """Codes those of the kernels at ascending places of the timeline that belong to some of its ranks."""
@@ -309,21 +296,13 @@ class _ShapeCodes:
                 low += batch.num_rows
                 begins = run_starts(own)
                 used, of_run = np.unique(own[begins], return_inverse=True)
-                lengths = np.diff(np.append(begins, len(own)))
-                with self._lock:
-                    codes = [self._known.setdefault(shape, len(self._known)) for shape in used.tolist()]
-                    if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
-                        self._code = as_type(self._code, narrowest(len(self._known)), self._room)
-                    self._code[part] = np.repeat(np.array(codes, self._code.dtype)[of_run], lengths)
+                self._write(part, begins, used.tolist(), of_run)
 
     def done(self) -> tuple[Narrow, Ints]:
         """(code of each, the shapes, ascending)."""
         shapes = np.array(list(self._known), np.int64)
-        ascending = np.empty(len(shapes), self._code.dtype)
-        ascending[np.argsort(shapes)] = np.arange(len(shapes))
-        for part in blocks(0, len(self._code)):
-            self._code[part] = ascending[self._code[part]]
-        return self._code, np.sort(shapes)
+        order = np.argsort(shapes)
+        return self._sorted(order), shapes[order]
 
 
 def _with_payloads(trace: LoadedTrace, operations: Operations) -> Operations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -173,41 +173,53 @@ class _NarrowNumbers:
             self.values[part] = values
 
 
-class PairCodes:
-    """Codes for pairs of numbers that are told batch by batch, of which neighbours are mostly equal.
+class RunCodes:
+    """Codes of values that are told run by run, of which few differ: in the fewest bytes, written by several threads.
 
     Args:
-        count: how many there will be.
-        room: where their codes lie.
+        count: how many codes there will be.
+        room: where they lie.
     """
 
     def __init__(self, count: int, room: ArrayRoom) -> None:
         self._room = room
         self._code: Narrow = room.empty(count, np.uint8)
         self._lock = threading.Lock()
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[Any, int] = {}
 
-    def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
-        """Codes the pairs at the places of `part`; several threads may add at once."""
-        begins = run_starts(left, right)
-        pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
-        lengths = np.diff(np.append(begins, len(left)))
+    def _write(self, part: slice, begins: Ints, values: Iterable[Any], of_run: Ints) -> None:
+        """Codes the places of `part`, where runs begin at `begins` and have the value at `of_run` in `values`."""
+        lengths = np.diff(np.append(begins, part.stop - part.start))
         with self._lock:
-            codes = [self._known.setdefault(pair, len(self._known)) for pair in zip(*pairs.tolist(), strict=True)]
+            codes = [self._known.setdefault(value, len(self._known)) for value in values]
             if len(self._known) - 1 > np.iinfo(self._code.dtype).max:
                 self._code = as_type(self._code, narrowest(len(self._known)), self._room)
-            self._code[part] = np.repeat(np.array(codes, self._code.dtype)[inverse.reshape(-1)], lengths)
+            self._code[part] = np.repeat(np.array(codes, self._code.dtype)[of_run], lengths)
 
-    def done(self) -> tuple[Narrow, Ints]:
-        """(code of each, int64 [codes, 2] the pairs, ascending)."""
-        pairs = np.array(list(self._known), np.int64).reshape(-1, 2)
-        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    def _sorted(self, order: Ints) -> Narrow:
+        """The codes, those of the values at `order` numbered from 0."""
         if not bool((order[1:] > order[:-1]).all()):
             place = np.empty(len(order), self._code.dtype)
             place[order] = np.arange(len(order), dtype=self._code.dtype)
             for part in blocks(0, len(self._code)):
                 self._code[part] = place[self._code[part]]
-        return self._code, pairs[order]
+        return self._code
+
+
+class PairCodes(RunCodes):
+    """Codes for pairs of numbers that are told batch by batch, of which neighbours are mostly equal."""
+
+    def add(self, part: slice, left: npt.NDArray[np.integer], right: npt.NDArray[np.integer]) -> None:
+        """Codes the pairs at the places of `part`; several threads may add at once."""
+        begins = run_starts(left, right)
+        pairs, inverse = np.unique(np.stack([left[begins], right[begins]]), axis=1, return_inverse=True)
+        self._write(part, begins, zip(*pairs.tolist(), strict=True), inverse.reshape(-1))
+
+    def done(self) -> tuple[Narrow, Ints]:
+        """(code of each, int64 [codes, 2] the pairs, ascending)."""
+        pairs = np.array(list(self._known), np.int64).reshape(-1, 2)
+        order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+        return self._sorted(order), pairs[order]
 
 
 def narrowest(count: int) -> npt.DTypeLike:
