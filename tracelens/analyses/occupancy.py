@@ -48,11 +48,6 @@ class Occupancy:
         result: Ints = self.timeline.start[self.after[part]] - self.timeline.end[self.before[part]]
         return result
 
-    @property
-    def gap_start(self) -> Ints:
-        """When the device ran dry, int64 ns [gaps] on the axis, ascending."""
-        return self.timeline.end[self.before]
-
 
 def occupancy(trace: LoadedTrace) -> Occupancy:
     """The occupancy of a trace, built once."""
